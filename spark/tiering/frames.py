@@ -1,8 +1,8 @@
 """Split and merge as frames: who works or what is ready in, what became of each thing out.
 
-Tasks of split claim for themselves, until nothing is left; a partition to merge is a row, and is
-claimed by the task that has it. So a task that Spark runs again, or twice at once, finds its work
-done or in hands. Both fail the job when a store stays away from a task.
+Tasks of split claim for themselves, until nothing is left; a row of merge has the partitions of a
+task, which claims each when it comes to it. So a task that Spark runs again, or twice at once,
+finds its work done or in hands. Both fail the job when a store stays away from a task.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from spark.common.rows import map_rows
-from spark.tiering.merge_partition import MergeOrder, merge_partition
+from spark.tiering.merge_partition import MergeOrder
 from spark.tiering.outcomes import MergeOutcome, SplitOutcome
 from spark.tiering.services import OpenServices
+from spark.tiering.side_by_side import merge_partitions
 from spark.tiering.split_files import SplitOrder, Splitter
 from spark.tiering.whole_objects import WholeObjects, local_directory
 
@@ -33,6 +34,13 @@ class Slot:
     number: int
 
 
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A task of merge."""
+
+    orders: tuple[MergeOrder, ...]
+
+
 def split(slots: DataFrame, order: SplitOrder, open_services: OpenServices) -> DataFrame:
     """Rows of :class:`Slot` in, of :class:`SplitOutcome` out."""
 
@@ -45,22 +53,22 @@ def split(slots: DataFrame, order: SplitOrder, open_services: OpenServices) -> D
 
 
 def merge(
-    orders: DataFrame,
+    shares: DataFrame,
     worker: UUID,
     open_services: OpenServices,
     *,
     claim_ms: int,
     whole_objects: bool = False,
 ) -> DataFrame:
-    """Rows of :class:`MergeOrder` in, of :class:`MergeOutcome` out, one for each segment.
+    """Rows of :class:`Share` in, of :class:`MergeOutcome` out, one for each segment.
     ``whole_objects``: WAL objects are fetched whole, once for each host."""
 
-    def work(partitions: Iterator[MergeOrder]) -> Iterator[MergeOutcome]:
+    def work(some: Iterator[Share]) -> Iterator[MergeOutcome]:
         with open_services() as services, local_directory() as directory:
             get = services.read_range
             if whole_objects:
                 get = WholeObjects(directory, services.read_object, services.read_range).get
-            for order in partitions:
-                yield from merge_partition(services, worker, order, claim_ms=claim_ms, get=get)
+            orders = (order for share in some for order in share.orders)
+            yield from merge_partitions(services, worker, orders, claim_ms=claim_ms, get=get)
 
-    return map_rows(orders, MergeOrder, MergeOutcome, work, ONE_BY_ONE)
+    return map_rows(shares, Share, MergeOutcome, work, ONE_BY_ONE)

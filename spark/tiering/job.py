@@ -1,8 +1,8 @@
 """Tiering on the driver: ``python -m spark.split``, ``spark.merge``, ``spark.tiering`` for both.
 
 Split: the driver claims and splits a little itself; where there is more, tasks do, each for itself,
-until nothing is eligible. Merge: one task per partition, under the partition's merge token. Any
-number of drivers may run at once.
+until nothing is eligible. Merge: a task for a large partition or for many small ones, each under
+its merge token. Any number of drivers may run at once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from spark.common.owned import must_own
 from spark.common.record_rows import SegmentRow
 from spark.common.rows import from_frame, to_frame
 from spark.tiering import frames
-from spark.tiering.frames import Slot
+from spark.tiering.frames import Share, Slot
 from spark.tiering.merge_partition import MergeOrder
 from spark.tiering.outcomes import MergeOutcome, SplitOutcome
 from spark.tiering.services import FromSettings, OpenServices
@@ -33,6 +33,7 @@ from tideline.domain.tiering import (
     TieringConfig,
     segment_limit,
     suffix_lineage,
+    task_shares,
 )
 from tideline.kafka.topic_policies import TieringPolicies, read_tiering_policies, suffix_topics
 from tideline.settings import JobsSettings
@@ -44,9 +45,6 @@ CLAIMS_OF_THE_DRIVER = 4
 Postgres does the work whoever asks."""
 MOST_SPLIT_TASKS = 16
 """Each is a connection to Postgres that is busy all the time."""
-MOST_MERGE_TASKS = 4_096
-"""One task per partition keeps the cores busy to the end; more tasks than this cost more than
-they even out."""
 
 
 def tiering(job: Job, topic: TopicsOption = None, dry_run: DryRunOption = False) -> Outcome:
@@ -172,8 +170,10 @@ def merge_all(job: Job, plane: JobsControlPlane, rules: TieringPolicies) -> Merg
         reads = plane.pending_reads([order.log_id for order in orders])
         whole = reads.cheaper_whole(hosts(job), MOST_BYTES)
         job.progress(f"{reads.runs} runs in {reads.objects} WAL objects, read {_how(whole)}")
+        shares = task_shares([order.pending_bytes for order in orders], job.parallelism)
+        rows = [Share(tuple(orders[n] for n in share)) for share in shares]
         frame = frames.merge(
-            to_frame(job.spark, MergeOrder, orders, MOST_MERGE_TASKS),
+            to_frame(job.spark, Share, rows, len(rows)),
             worker,
             FromSettings(job.settings, MERGE),
             claim_ms=job.settings.tiering_splitter_claim_duration_ms,

@@ -68,12 +68,12 @@ class LogUpload:
             self.requests += 1
         while len(self._under_way) >= PARTS_AT_ONCE:
             self._tags.append(self._under_way.popleft().result())
-        body, self._part = bytes(self._part), bytearray()
+        body, self._part = self._part, bytearray()
         self._size += len(body)
         number = len(self._tags) + len(self._under_way) + 1
         self._under_way.append(self._pool.submit(self._put, self._upload, number, body))
 
-    def _put(self, upload: str, number: int, body: bytes) -> str:
+    def _put(self, upload: str, number: int, body: bytearray) -> str:
         tag = retry(lambda: self._store.put_part(self._bucket, self._key, upload, number, body))
         self.requests += 1
         return tag

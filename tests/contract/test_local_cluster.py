@@ -17,7 +17,7 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from spark.common.rows import from_frame, map_rows, to_frame
-from spark.tiering.frames import merge
+from spark.tiering.frames import Share, merge
 from spark.tiering.merge_partition import MergeOrder
 from spark.tiering.outcomes import Ended, MergeOutcome
 from spark.tiering.services import Services
@@ -108,7 +108,7 @@ class Work:
     """A file for each attempt of the slow task."""
 
     def __call__(self, spark: SparkSession) -> dict[str, Any]:
-        frame = to_frame(spark, MergeOrder, self.orders, 2)
+        frame = to_frame(spark, Share, [Share((one,)) for one in self.orders], 2)
         merged = merge(frame, self.worker, self.opening, claim_ms=CLAIM_MS)
         return {
             "conf": dict(spark.sparkContext.getConf().getAll()),

@@ -16,8 +16,7 @@ from pyspark.sql import SparkSession
 
 from spark.common.entry import failure_of
 from spark.common.rows import from_frame, to_frame
-from spark.tiering.frames import Slot, merge, split
-from spark.tiering.merge_partition import MergeOrder
+from spark.tiering.frames import Share, Slot, merge, split
 from spark.tiering.outcomes import Ended, MergeOutcome, SplitOutcome
 from spark.tiering.services import Services
 from spark.tiering.split_files import SplitOrder
@@ -70,7 +69,9 @@ class DirectoryStore:
         upload.mkdir(parents=True)
         return upload.name
 
-    def put_part(self, bucket: str, key: str, upload: str, number: int, body: bytes) -> str:
+    def put_part(
+        self, bucket: str, key: str, upload: str, number: int, body: bytes | bytearray
+    ) -> str:
         (self.root / bucket / upload / f"{number:05d}").write_bytes(body)
         return str(number)
 
@@ -141,7 +142,7 @@ def test_frames_split_and_merge_what_the_world_holds(
     assert sum(o.batches for o in found) == 18
 
     orders = [order(candidate) for candidate in world.plane.merge_candidates()]
-    frame = to_frame(spark, MergeOrder, orders, 4)
+    frame = to_frame(spark, Share, [Share((one,)) for one in orders], 4)
     made = from_frame(MergeOutcome, merge(frame, worker, opening, claim_ms=60_000))
     assert [(m.ended, m.batches, m.records) for m in made] == [(Ended.DONE, 6, 12)] * 3
     assert [(m.object_reads, m.object_writes) for m in made] == [(6, 6)] * 3
@@ -176,7 +177,7 @@ def test_a_store_that_is_away_fails_the_job_with_its_name_and_counts_nothing(
     worker = uuid4()
     split_frame(world, spark, worker, Opening(world.settings, DirectoryStore(tmp_path)))
     orders = [order(candidate) for candidate in world.plane.merge_candidates()]
-    frame = to_frame(spark, MergeOrder, orders, 1)
+    frame = to_frame(spark, Share, [Share(tuple(orders))], 1)
     away = Impatient(world.settings, DirectoryStore(tmp_path, away=True))
     with pytest.raises(PySparkException) as caught:
         from_frame(MergeOutcome, merge(frame, worker, away, claim_ms=60_000))

@@ -100,6 +100,20 @@ async def test_a_segment_takes_whole_batches_up_to_its_bounds(tiered: Tiered) ->
         tiered.worker.begin(TopicIdPartition(uuid4(), 0))
 
 
+async def test_a_segment_of_thousands_of_batches_is_planned_as_far_as_its_bounds(
+    tiered: Tiered,
+) -> None:
+    """It is looked for among more and more of what waits behind it."""
+    log = await split_log(tiered, files=5, batches=500)
+    ends = []
+    for bounds in ({"max_bytes": 110_000}, {"max_batches": 1_000}, {"max_bytes": 100}, {}):
+        plan = tiered.worker.merge(log, **{"max_batches": 9_000, **bounds})
+        assert plan is not None
+        assert len(plan.batches) == plan.batch_count == plan.last_offset - plan.base_offset + 1
+        ends.append(plan.last_offset)
+    assert ends == [1_099, 2_099, 2_100, 2_499]
+
+
 async def test_a_segment_may_end_earlier_than_planned(tiered: Tiered) -> None:
     log = await split_log(tiered, files=2, batches=2)
     plan = tiered.worker.begun(log)

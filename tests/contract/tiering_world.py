@@ -72,8 +72,10 @@ class MemoryStore:
         self.parts[upload := f"upload-{next(self._uploads)}"] = {}
         return upload
 
-    def put_part(self, bucket: str, key: str, upload: str, number: int, body: bytes) -> str:
-        self.parts[upload][number] = body
+    def put_part(
+        self, bucket: str, key: str, upload: str, number: int, body: bytes | bytearray
+    ) -> str:
+        self.parts[upload][number] = bytes(body)
         return f"{number}-{len(body)}"
 
     def complete_parts(self, bucket: str, key: str, upload: str, tags: Sequence[str]) -> None:

@@ -8,9 +8,10 @@ start), and a segment is a run of offsets without a gap (seed 002, 4.7.4, 4.7.9,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from heapq import heapreplace
 from typing import Protocol, TypeVar
 
 from tideline.domain.migration import UNDEFINED_OFFSET
@@ -36,6 +37,12 @@ AS_RETENTION = -2
 UNLIMITED = -1
 REQUEST_BYTES = 64 * 1024
 """What a request to an object store costs, in bytes that cost as much."""
+SHARE_BYTES = 64 * 1024 * 1024
+"""Of a task of merge with several partitions: beside a second of work a task costs little."""
+SHARES_PER_CORE = 4
+"""So that the last ones to end leave few cores idle."""
+MOST_SHARES = 4_096
+"""More tasks cost more than they even out."""
 DEFAULT_AGE_MS = 3_600_000
 """When batches are tiered of a topic that does not say: an hour. A classic tiered topic is copied
 as soon as a segment is rolled, whatever its local retention; here each batch keeps a row in
@@ -226,6 +233,20 @@ class PendingReads:
         ranged = self.runs * REQUEST_BYTES + self.run_bytes
         whole = hosts * (self.objects * REQUEST_BYTES + self.object_bytes)
         return self.object_bytes <= most_bytes and whole < ranged
+
+
+def task_shares(sizes: Sequence[int], cores: int) -> list[list[int]]:
+    """What each task is to do of things of these ``sizes``, by their places in it. As many tasks as
+    keep ``cores`` busy to the end, or as have :data:`SHARE_BYTES` each if that is more; the largest
+    thing first, each to whom has least. None is empty."""
+    wanted = max(cores * SHARES_PER_CORE, -(-sum(sizes) // SHARE_BYTES))
+    heap = [(0, n) for n in range(min(len(sizes), wanted, MOST_SHARES))]
+    shares: list[list[int]] = [[] for _ in heap]
+    for at in sorted(range(len(sizes)), key=lambda at: -sizes[at]):
+        held, n = heap[0]
+        shares[n].append(at)
+        heapreplace(heap, (held + max(1, sizes[at]), n))
+    return shares
 
 
 class Place(StrEnum):

@@ -265,14 +265,24 @@ class ObjectStoreClient:
         )
         return answer["UploadId"]
 
-    def put_part(self, bucket: str, key: str, upload: str, number: int, body: bytes) -> str:
+    def put_part(
+        self, bucket: str, key: str, upload: str, number: int, body: bytes | bytearray
+    ) -> str:
         """Write part ``number`` (from 1 on; at least 5 MiB, but for the last) and return its tag.
         Over what is there: it may be repeated."""
-        answer = self._call(
-            f"bucket {bucket}: part {number} of {key} ({len(body)} bytes)",
-            lambda: self._client.upload_part(
-                Bucket=bucket, Key=key, UploadId=upload, PartNumber=number, Body=body
-            ),
+        where = f"bucket {bucket}: part {number} of {key} ({len(body)} bytes)"
+        return self._call(where, lambda: self._put_part(bucket, key, upload, number, body))
+
+    def _put_part(
+        self, bucket: str, key: str, upload: str, number: int, body: bytes | bytearray
+    ) -> str:
+        if (direct := self._direct) is not None:
+            try:
+                return direct.put_part(bucket, key, upload, number, body)
+            except LeftToBoto3:
+                pass
+        answer = self._client.upload_part(
+            Bucket=bucket, Key=key, UploadId=upload, PartNumber=number, Body=bytes(body)
         )
         return answer["ETag"]
 

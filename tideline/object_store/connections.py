@@ -171,7 +171,7 @@ class Connection:
         """The server has ended it, or says what nobody has asked for."""
         return bool(self._ready.poll(0))
 
-    def ask(self, head: bytes, body: bytes) -> Head:
+    def ask(self, head: bytes, body: bytes | bytearray) -> Head:
         """Send a call, and read the head of its answer. Raises ``ReadTimeoutError``,
         ``ConnectionClosedError`` or ``HTTPClientError``: the outcome is unknown."""
         try:
@@ -187,7 +187,7 @@ class Connection:
         except ValueError as error:
             raise HTTPClientError(error=error) from error
 
-    def _send(self, head: bytes, body: bytes) -> None:
+    def _send(self, head: bytes, body: bytes | bytearray) -> None:
         deadline = time.monotonic() + self._read_timeout_s * (1 + len(body) // SLOWEST)
         self._sent_whole = False
         try:
@@ -200,7 +200,7 @@ class Connection:
             return  # the server may have said why before it ended the connection
         self._sent_whole = True
 
-    def _send_all(self, data: bytes, deadline: float) -> None:
+    def _send_all(self, data: bytes | bytearray, deadline: float) -> None:
         # The timeout of sendall() is for all of it whatever its size, and under TLS for 16 KiB.
         left = memoryview(data)
         while left:

@@ -49,7 +49,7 @@ class Signer:
         method: str,
         path: str,
         signed: Mapping[str, str],
-        body: bytes,
+        body: bytes | bytearray,
         keys: Keys,
         now_s: float,
         query: str = "",

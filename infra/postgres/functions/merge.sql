@@ -250,6 +250,25 @@ LANGUAGE sql STABLE AS $$
         AND m.log_id = p_log_id AND m.finished_at IS NULL AND m.state <> 'COPY_SEGMENT_STARTED')
 $$;
 
+-- The next segment, as next_segment has it, without a look at many more rows than it takes: what waits
+-- behind it may be a hundred times as much.
+CREATE FUNCTION plan_segment(
+    p_log logs, p_from bigint, p_max_bytes bigint, p_max_batches integer,
+    OUT base_offset bigint, OUT last_offset bigint, OUT byte_size bigint, OUT batch_count integer
+)
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    v_rows integer := least(1000, p_max_batches);
+BEGIN
+    LOOP
+        SELECT * INTO base_offset, last_offset, byte_size, batch_count
+            FROM next_segment(p_log, p_from, p_max_bytes, v_rows);
+        EXIT WHEN batch_count < v_rows OR v_rows = p_max_batches;
+        v_rows := least(v_rows::bigint * 4, p_max_batches);
+    END LOOP;
+END
+$$;
+
 -- Begins segments behind the frontier, one for each id while there is more; answers how many.
 CREATE FUNCTION begin_segments(
     p_log logs, p_token bigint, p_segment_ids uuid[], p_prefix text, p_max_bytes bigint,
@@ -263,7 +282,7 @@ DECLARE
     v_plan record;
 BEGIN
     FOREACH v_segment_id IN ARRAY p_segment_ids LOOP
-        v_plan := next_segment(p_log, v_from, p_max_bytes, p_max_batches);
+        v_plan := plan_segment(p_log, v_from, p_max_bytes, p_max_batches);
         EXIT WHEN v_plan.base_offset IS NULL;
         PERFORM begin_segment(p_log, p_token, v_segment_id, p_prefix, v_plan.base_offset,
             v_plan.last_offset, v_plan.byte_size, v_plan.batch_count);

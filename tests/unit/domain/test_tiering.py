@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from tests.tiering_rule import Eligibility, PartitionTiering, eligibility, place_of, segment_reach
 from tideline.domain.remote_log import EpochStart
 from tideline.domain.tiering import (
+    SHARE_BYTES,
+    SHARES_PER_CORE,
     LogBounds,
     MergeReason,
     PendingMerge,
@@ -24,6 +26,7 @@ from tideline.domain.tiering import (
     placements,
     segment_limit,
     suffix_lineage,
+    task_shares,
     tiering_age,
 )
 
@@ -272,3 +275,26 @@ def test_every_readable_offset_lives_in_exactly_one_place(
         assert len(holding) == (1 if readable else 0)
         assert place_of(log, offset) == (holding[0] if holding else None)
     assert sum(r.offsets for r in regions) == max(0, boundary - start) + end - log.suffix_start
+
+
+@given(sizes=st.lists(st.integers(0, 3 * SHARE_BYTES), max_size=60), cores=st.integers(1, 9))
+def test_each_thing_is_one_tasks_and_no_task_has_much_more_than_another(
+    sizes: list[int], cores: int
+) -> None:
+    shares = task_shares(sizes, cores)
+    assert sorted(at for share in shares for at in share) == list(range(len(sizes)))
+    assert all(shares)
+    held = [sum(sizes[at] for at in share) for share in shares]
+    if shares:
+        assert max(held) - min(held) <= max(sizes)
+        assert len(shares) >= min(len(sizes), cores * SHARES_PER_CORE)
+
+
+def test_a_large_partition_is_a_task_and_small_ones_share_some() -> None:
+    assert task_shares([SHARE_BYTES] * 6, 2) == [[n] for n in range(6)]
+    small = task_shares([1 << 20] * 500, 2)
+    assert (len(small), {len(share) for share in small}) == (8, {62, 63})
+    assert len(task_shares([1 << 20] * 500, 100)) == 400
+    mixed = task_shares([1 << 20] * 50 + [1 << 30], 2)
+    assert mixed[0] == [50], "the largest one begins first, alone"
+    assert task_shares([], 2) == []

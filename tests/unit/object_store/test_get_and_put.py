@@ -1,4 +1,5 @@
-"""GET and PUT mean the same whether boto3 makes the call or it is made directly: of each fault."""
+"""GET and PUT, also of a part, mean the same whether boto3 makes the call or it is made directly:
+of each fault."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from urllib.parse import parse_qs
 
 import pytest
 from botocore.exceptions import BotoCoreError
@@ -138,6 +140,26 @@ def test_bodies_of_any_size_go_out_and_come_back_whole(
     assert client.get("wal", "k") == body
 
 
+@pytest.mark.parametrize("upload", ["2~a.b_c-d", "a/b+c=", "u u&x=1"])
+def test_a_part_is_asked_for_by_its_number_and_upload_and_its_tag_comes_back(
+    s3: ScriptedServer, connected: Connect, upload: str
+) -> None:
+    s3.plays([answer(200, b"", 'ETag: "t-3"')])
+    assert connected(s3.url).put_part("wal", "a/k", upload, 3, bytearray(b"x" * 70_000)) == '"t-3"'
+    (call,) = s3.calls
+    path, _, query = call.target.partition("?")
+    assert (call.method, path, call.body) == ("PUT", "/wal/a/k", b"x" * 70_000)
+    assert parse_qs(query) == {"partNumber": ["3"], "uploadId": [upload]}
+
+
+def test_a_part_without_a_tag_is_not_known_to_be_stored(s3: ScriptedServer) -> None:
+    s3.plays(PUT_OK)
+    client = ObjectStoreClient(settings(s3.url), bounds=ONCE)
+    with pytest.raises(ObjectStoreUnavailable, match="without a tag"):
+        client.put_part("wal", "k", "u", 1, b"x")
+    client.close()
+
+
 def test_only_a_new_key_is_asked_for_by_a_condition(s3: ScriptedServer, connected: Connect) -> None:
     s3.plays(PUT_OK)
     client = connected(s3.url)
@@ -208,7 +230,7 @@ ANSWERS: dict[str, tuple[list[Step], type[Exception], str]] = {
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-@pytest.mark.parametrize("call", ["get", "put"])
+@pytest.mark.parametrize("call", ["get", "put", "part"])
 def test_an_answer_means_the_same(
     s3: ScriptedServer, connected: Connect, call: str, name: str
 ) -> None:
@@ -218,12 +240,17 @@ def test_an_answer_means_the_same(
     calls: dict[str, Callable[[], object]] = {
         "get": lambda: client.get("wal", "a/k", 5, 10),
         "put": lambda: client.put("wal", "a/k", b"x" * 7, new=True),
+        "part": lambda: client.put_part("wal", "a/k", "u", 3, b"x" * 7),
+    }
+    where = {
+        "get": "get a/k [5, 15)",
+        "put": "put a/k (7 bytes)",
+        "part": "part 3 of a/k (7 bytes)",
     }
     with pytest.raises(kind) as told:
         calls[call]()
     assert type(told.value) is kind
-    where = "get a/k [5, 15)" if call == "get" else "put a/k (7 bytes)"
-    assert str(told.value).startswith(f"bucket wal: {where}: ")
+    assert str(told.value).startswith(f"bucket wal: {where[call]}: ")
     assert text in str(told.value)
     assert len(s3.calls) == 1
 

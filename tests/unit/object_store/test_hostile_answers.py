@@ -69,6 +69,15 @@ async def test_a_put_is_stored_by_no_other_answer(s3: ScriptedServer, name: str)
         client.put("wal", "k", b"x", new=True)
 
 
+@pytest.mark.parametrize("name", NOT_STORED)
+def test_a_part_is_stored_by_no_other_answer(s3: ScriptedServer, name: str) -> None:
+    steps, kind = NOT_STORED[name]
+    s3.plays(steps)
+    client = ObjectStoreClient(settings(s3.url), bounds=ONCE)
+    with contextlib.closing(client), pytest.raises(kind):
+        client.put_part("wal", "k", "u", 1, b"x")
+
+
 @pytest.mark.parametrize(
     "sent",
     [

@@ -34,6 +34,23 @@ def test_a_worker_has_what_tasks_import_before_its_first_one_and_never_has_panda
     assert [row.name for row in frame.collect()] == [*IMPORTED, *CLIENTS]
 
 
+def test_what_a_worker_was_copied_with_is_not_looked_through_for_garbage(
+    spark: SparkSession,
+) -> None:
+    def told(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import gc
+
+        for _ in batches:
+            pass
+        yield pa.RecordBatch.from_pydict(
+            {"aside": [gc.get_freeze_count()], "left": [len(gc.get_objects())]}
+        )
+
+    frame = spark.range(0, 1, 1, 1).mapInArrow(told, "aside long, left long")
+    (row,) = frame.collect()
+    assert row.aside > row.left
+
+
 def test_what_is_copied_has_no_thread_that_could_hold_a_lock() -> None:
     code = """
 from unittest import mock

@@ -100,7 +100,9 @@ def test_a_log_of_another_length_than_its_segment_has_never_appears(
 
 
 class Broken(MemoryStore):
-    def put_part(self, bucket: str, key: str, upload: str, number: int, body: bytes) -> str:
+    def put_part(
+        self, bucket: str, key: str, upload: str, number: int, body: bytes | bytearray
+    ) -> str:
         if number == 2:
             raise ObjectStoreRefused("no")
         return super().put_part(bucket, key, upload, number, body)
