@@ -1,5 +1,5 @@
-"""PUT, GET and lists of objects, and PUT of parts, without boto3, which costs more than ten times as
-much of CPU.
+"""PUT, GET and lists of objects, and PUT of parts, without boto3, which costs more than ten times
+as much of CPU.
 
 boto3 stays what decides: how a bucket is addressed, signed for and reached is read off a call that
 it has made ready and that is not sent, so that its settings, variables and files hold here too. A
