@@ -2,10 +2,10 @@
 
 Tests with a stack wait: for a lease, an outage, a group. Those without want nothing but a core.
 So of three processes or more the last begins with files that need no stack, and the others with
-those that do. The second of them takes those from their end, where nearly all of the time is waiting
-for what was killed: waits lie beside work then all the time, and what is left at last is short.
-Who has done its own takes of what is left; the last one starts a stack for it only where there is
-enough left to be worth it.
+those that do. The second of them takes those from their end, where nearly all of the time is
+waiting for what was killed: waits lie beside work then all the time, and what is left at last is
+short. Who has done its own takes of what is left; the last one starts a stack for it only where
+there is enough left to be worth it.
 """
 
 from __future__ import annotations

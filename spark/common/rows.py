@@ -89,7 +89,8 @@ def to_frame(
     if keep_neighbours:
         return frame.coalesce(parts)
     # Dealt out of several hands, each from a place of its own, some would get two and others none.
-    return frame.coalesce(1).repartition(parts)
+    # What is asked of the one hand keeps Spark from leaving it out.
+    return frame.coalesce(1).where("spark_partition_id() = 0").repartition(parts)
 
 
 def from_frame(row: type[T], frame: DataFrame) -> list[T]:

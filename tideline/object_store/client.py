@@ -7,6 +7,7 @@ empty listing.
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -78,6 +79,10 @@ class ObjectExists(ObjectStoreRefused):
     """The key is taken (``If-None-Match: *``). After a put of unknown outcome: it was ours."""
 
 
+_MAKING = threading.Lock()
+"""boto3 makes one client at a time."""
+
+
 class ObjectStoreClient:
     """Lists, reads, writes and deletes objects of any bucket. Safe to share between threads.
 
@@ -111,28 +116,29 @@ class ObjectStoreClient:
     def _client(self) -> S3Client:
         settings, bounds = self._settings, self._bounds
         access, secret = settings.s3_access_key, settings.s3_secret_key
-        client: S3Client = boto3.client(
-            "s3",
-            endpoint_url=settings.s3_endpoint,
-            region_name=settings.s3_region,
-            verify=str(settings.s3_ca_file) if settings.s3_ca_file else None,
-            aws_access_key_id=access.get_secret_value() if access else None,
-            aws_secret_access_key=secret.get_secret_value() if secret else None,
-            config=Config(
-                connect_timeout=bounds.connect_timeout_s,
-                read_timeout=bounds.read_timeout_s,
-                retries={"total_max_attempts": bounds.attempts, "mode": "standard"},
-                max_pool_connections=self._connections,
-                s3={"addressing_style": "path"} if settings.s3_endpoint else {},
-                request_checksum_calculation="when_required",
-                response_checksum_validation="when_required",
-            ),
-        )
+        with _MAKING:
+            client: S3Client = boto3.client(
+                "s3",
+                endpoint_url=settings.s3_endpoint,
+                region_name=settings.s3_region,
+                verify=str(settings.s3_ca_file) if settings.s3_ca_file else None,
+                aws_access_key_id=access.get_secret_value() if access else None,
+                aws_secret_access_key=secret.get_secret_value() if secret else None,
+                config=Config(
+                    connect_timeout=bounds.connect_timeout_s,
+                    read_timeout=bounds.read_timeout_s,
+                    retries={"total_max_attempts": bounds.attempts, "mode": "standard"},
+                    max_pool_connections=self._connections,
+                    s3={"addressing_style": "path"} if settings.s3_endpoint else {},
+                    request_checksum_calculation="when_required",
+                    response_checksum_validation="when_required",
+                ),
+            )
         return client
 
     @property
     def direct_calls(self) -> DirectCalls | None:
-        """What GET and PUT are made by, once one was; ``None``: boto3, or nothing yet."""
+        """What lists, GET and PUT are made by, once one was; ``None``: boto3, or nothing yet."""
         calls: DirectCalls | None = self.__dict__.get("_direct")
         return calls
 

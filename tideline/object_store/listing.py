@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote_plus
 from xml.etree import ElementTree
 
 from botocore.exceptions import ResponseStreamingError
@@ -88,7 +88,7 @@ def _page(root: ElementTree.Element, asked: Asked) -> Page:
                 found[name] = child.text or ""
     escaped = found.get("EncodingType") == "url"
     entries = [_entry(one, escaped) for one in contents]
-    prefixes = [unquote(one) if escaped else one for one in common]
+    prefixes = [unquote_plus(one) if escaped else one for one in common]
     for key in (*(one.key for one in entries), *prefixes):
         if not key.startswith(asked.prefix):
             raise ValueError(f"{key!r} is not under {asked.prefix!r}")
@@ -104,7 +104,7 @@ def _entry(one: ElementTree.Element, escaped: bool) -> ObjectEntry:
     found = {_plain(child.tag): child.text or "" for child in one}
     key = found["Key"]
     return ObjectEntry(
-        unquote(key) if escaped and "%" in key else key,
+        unquote_plus(key) if escaped else key,
         int(found["Size"]),
         _time(found["LastModified"]),
         found.get("ETag", ""),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from urllib.parse import parse_qs, quote, urlsplit
+from urllib.parse import parse_qs, quote_plus, urlsplit
 
 import pytest
 
@@ -116,7 +116,16 @@ def test_both_ask_for_the_same_page(s3: ScriptedServer, connected: Connect, pref
 def test_objects_are_told_as_they_are(s3: ScriptedServer, connected: Connect) -> None:
     names = ["a/b c", "a/b+c", "a/b%20c", "a/ü", "a/日本"]
     owner = "<Owner><ID>x</ID></Owner><StorageClass>STANDARD</StorageClass>"
-    s3.plays([page(*(contents(quote(name), n, more=owner) for n, name in enumerate(names)))])
+    s3.plays(
+        [
+            page(
+                *(
+                    contents(quote_plus(name, safe="/"), n, more=owner)
+                    for n, name in enumerate(names)
+                )
+            )
+        ]
+    )
     found = list(connected(s3.url).list_objects("wal", "a/"))
     assert found == [ObjectEntry(name, n, AT, '"e"') for n, name in enumerate(names)]
 
