@@ -42,14 +42,36 @@ async def test_a_topic_that_begins_moves_and_ends_is_told_each_time(scene: Scene
     assert name in begun.names
     assert [topic.name for topic in begun.topics] == [name]
     await scene.plane.next_generation(log)
-    (moved,) = (await reader.read()).topics
-    assert moved == await scene.plane.tracked_topic(name)
+    moved = await reader.read()
+    assert moved.topics == ()
+    assert moved.rows == {log: await scene.plane.tracked_partition(log.topic_id, log.partition)}
     await scene.plane.override_config(log.topic_id, "flush.messages", "1", None)
     assert name in await reader.names()
     await scene.plane.delete_topic(log.topic_id, "a test", "it is over")
     ended = await reader.read()
     assert name in ended.names
     assert ended.topics == ()
+
+
+async def test_of_a_topic_of_which_one_partition_has_changed_that_one_is_told(scene: Scene) -> None:
+    gateway = await scene.gateway()
+    name, logs = await scene.migrating_topic([gateway], partitions=3)
+    _, (born,) = await scene.diskless_topic()
+    reader = Reader(scene)
+    await reader.begin()
+    await scene.plane.next_generation(logs[1])
+    found = await reader.read()
+    assert found.names == set()
+    assert set(found.rows) == {logs[1]}
+    await scene.plane.update_topic_limits(logs[0].topic_id, max_message_bytes=77)
+    await scene.plane.next_generation(logs[2])
+    both = await reader.read()
+    assert both.topics == (await scene.plane.tracked_topic(name),)
+    assert both.rows == {}
+    topic = next(t for t in await scene.plane.tracked_topics() if t.topic_id == born.topic_id)
+    await scene.plane.add_partitions(topic.name, 2)
+    (new,) = (await reader.read()).rows
+    assert new.partition == 1
 
 
 async def test_commits_are_no_change_of_what_is_tracked(scene: Scene) -> None:
@@ -83,7 +105,7 @@ async def test_a_reading_of_another_history_is_no_beginning(scene: Scene) -> Non
 async def test_what_commits_late_is_told_by_the_next_reading(
     postgres_scene: PostgresScene, database: Database
 ) -> None:
-    name, (log,) = await postgres_scene.diskless_topic()
+    _, (log,) = await postgres_scene.diskless_topic()
     _, (other,) = await postgres_scene.diskless_topic()
     reader = Reader(postgres_scene)
     await reader.begin()
@@ -94,6 +116,53 @@ async def test_what_commits_late_is_told_by_the_next_reading(
         )
         # A later transaction that is done before: its number is past the slow one's.
         await postgres_scene.plane.update_topic_limits(other.topic_id, max_message_bytes=77)
-        assert name not in await reader.names()
+        assert log not in (await reader.read()).rows
         slow.commit()
-    assert name in await reader.names()
+    assert log in (await reader.read()).rows
+
+
+async def test_a_topic_that_changed_late_is_told_whole_although_a_partition_was_told_before(
+    postgres_scene: PostgresScene, database: Database
+) -> None:
+    name, logs = await postgres_scene.migrating_topic([await postgres_scene.gateway()], 2)
+    reader = Reader(postgres_scene)
+    await reader.begin()
+    with psycopg.connect(database.dsn) as slow:
+        limits = "UPDATE tideline.topics SET max_message_bytes = 77 WHERE topic_id = %s"
+        slow.execute(limits, [logs[0].topic_id])
+        await postgres_scene.plane.next_generation(logs[1])
+        early = await reader.read()
+        assert (early.names, set(early.rows)) == (set(), {logs[1]})
+        slow.commit()
+    late = await reader.read()
+    assert [topic.name for topic in late.topics] == [name]
+    assert late.topics[0].max_message_bytes == 77
+
+
+async def test_what_is_told_beside_a_migration_makes_no_topic_of_a_partition(scene: Scene) -> None:
+    name, logs = await scene.migrating_topic([await scene.gateway()], 2)
+    reader = Reader(scene)
+    await reader.begin()
+    since = (await scene.plane.migration_changes(None)).upto
+    await scene.plane.request_migration(name, logs[0].topic_id, "ann", {})
+    await scene.plane.next_generation(logs[1])
+    found = await reader.read()
+    assert (found.names, set(found.rows)) == (set(), {logs[1]})
+    assert (await scene.plane.migration_changes(since)).names == {name}
+
+
+async def test_a_gateway_of_before_is_told_of_whole_topics(
+    postgres_scene: PostgresScene, database: Database
+) -> None:
+    """It would take the partitions that have changed for all there are."""
+    gateway = await postgres_scene.gateway()
+    reader = Reader(postgres_scene)
+    await reader.begin()
+    name, logs = await postgres_scene.migrating_topic([gateway], partitions=3)
+    await reader.read()
+    since = reader.since
+    await postgres_scene.plane.next_generation(logs[1])
+    with psycopg.connect(database.dsn) as before:
+        asked = "SELECT changed, jsonb_array_length(partitions) FROM tideline.tracked_changes(%s)"
+        found = dict(before.execute(asked, [since]).fetchall())
+    assert found[name] == 3

@@ -108,7 +108,7 @@ class TrackedTopic:
     timestamp_type: str
     """``CreateTime`` or ``LogAppendTime``."""
     max_message_bytes: int
-    partitions: dict[int, TrackedPartition] = field(default_factory=dict)
+    partitions: Mapping[int, TrackedPartition] = field(default_factory=dict)
     overrides: dict[str, ConfigOverride] = field(default_factory=dict)
     completion_forced_by: str | None = None
     """Who had it frozen and sealed although a prefix is not complete."""
@@ -155,6 +155,9 @@ class TrackedChanges:
     """Whatever was known under these names is not true any more."""
     topics: tuple[TrackedTopic, ...] = ()
     """What is tracked under them now."""
+    rows: Mapping[TopicIdPartition, TrackedPartition | None] = field(default_factory=dict)
+    """Of other topics, all that has changed of them; ``None``: a row that this version cannot read,
+    which nobody serves."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -210,10 +210,10 @@ class ControlPlane(Protocol):
         """
 
     async def tracked_changes(self, since: str) -> TrackedChanges:
-        """Topics that have changed since the reading that answered ``since``: by what gateways
-        route and answer by, not by offsets that move with commits, retention and tiering. What
-        was being written at that reading and was committed later is among them, and some may come
-        twice."""
+        """Topics that have changed since the reading that answered ``since``, or their partitions
+        where nothing else has: by what gateways route and answer by, not by offsets that move with
+        commits, retention and tiering. What was being written at that reading and was committed
+        later is among them, and some may come twice."""
 
     async def tracked_changes_begin(self) -> str:
         """The ``since`` of everything that changes from now on: ask before

@@ -207,7 +207,7 @@ class PostgresControlPlane(ControlPlane):
         return await self._call(Function("tracked_topics", _topics, many=True), None)
 
     async def tracked_changes(self, since: str) -> TrackedChanges:
-        return await self._call(Function("tracked_changes", _changes, many=True), since)
+        return await self._call(Function("tracked_changes", _changes, many=True), since, True)
 
     async def tracked_changes_begin(self) -> str:
         return await self._call(Function("tracked_changes_begin", value(str)))
@@ -738,13 +738,20 @@ def _log_unknown(what: str, error: ValueError) -> None:
 
 
 def _changes(found: Sequence[Row]) -> TrackedChanges:
-    """The first row says how far it goes; the others are what :func:`_topics` reads, or a name
-    under which nothing is tracked."""
+    """The first row says how far it goes; the others are what :func:`_topics` reads, a name
+    under which nothing is tracked, or partitions of a topic that is as it was otherwise."""
     reading, *changes = found
+    whole = [row for row in changes if not row["by_partition"]]
     return TrackedChanges(
         upto=reading["upto"],
-        names=frozenset(row["changed"] for row in changes),
-        topics=tuple(_topics([row for row in changes if row["name"] is not None])),
+        names=frozenset(row["changed"] for row in whole),
+        topics=tuple(_topics([row for row in whole if row["name"] is not None])),
+        rows={
+            TopicIdPartition(row["topic_id"], view["partition"]): _partition(view)
+            for row in changes
+            if row["by_partition"]
+            for view in row["partitions"]
+        },
     )
 
 

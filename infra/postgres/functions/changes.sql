@@ -17,8 +17,11 @@ $$;
 CREATE FUNCTION keep_log_change() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
 BEGIN
-    INSERT INTO tracking_changes (name)
-        VALUES (CASE TG_OP WHEN 'DELETE' THEN OLD.topic_name ELSE NEW.topic_name END);
+    IF TG_OP = 'DELETE' THEN
+        INSERT INTO tracking_changes (name) VALUES (OLD.topic_name);
+    ELSE
+        INSERT INTO tracking_changes (name, partition) VALUES (NEW.topic_name, NEW.partition);
+    END IF;
     RETURN NULL;
 END
 $$;
@@ -100,25 +103,41 @@ CREATE TRIGGER keep_told_change AFTER UPDATE ON watch_findings FOR EACH ROW
 -- is. A transaction that was still open at the former reading is at or past p_since, so what
 -- commits late is told by the next one. upto is null where changes since then were forgotten, and
 -- where p_since is of another history: read everything.
-CREATE FUNCTION tracked_changes(p_since text)
+-- p_by_partition: of a topic of which partitions alone have changed come those, and nothing else. A
+-- gateway of before it does not ask for that, and would take them for all there are.
+CREATE FUNCTION tracked_changes(p_since text, p_by_partition boolean DEFAULT false)
 RETURNS TABLE (
     upto text, changed text, name text, topic_id uuid, kind text, status text, timestamp_type text,
     max_message_bytes integer, timestamp_before_max_ms bigint, timestamp_after_max_ms bigint,
-    round integer, partitions jsonb, overrides jsonb, completion_forced_by text
+    round integer, partitions jsonb, overrides jsonb, completion_forced_by text,
+    by_partition boolean
 )
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
     WITH reading AS (
         SELECT pg_snapshot_xmin(pg_current_snapshot()) AS upto, k.forgotten_before
         FROM tracking_changes_kept AS k
-    ), named AS (
-        SELECT DISTINCT c.name FROM tracking_changes AS c
+    ), noted AS (
+        SELECT c.name, p_by_partition AND bool_and(c.partition IS NOT NULL) AS by_partition,
+               array_agg(DISTINCT c.partition) AS partitions
+            FROM tracking_changes AS c
             WHERE c.changed_by >= p_since::xid8 AND c.routed
+            GROUP BY c.name
     )
     SELECT CASE WHEN p_since::xid8 BETWEEN r.forgotten_before AND r.upto THEN r.upto::text END,
-           NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+           NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
         FROM reading AS r
     UNION ALL
-    SELECT NULL, n.name, t.* FROM named AS n LEFT JOIN LATERAL tracked_topics(n.name) AS t ON true
+    SELECT NULL, n.name, t.*, false FROM noted AS n
+        LEFT JOIN LATERAL tracked_topics(n.name) AS t ON true
+        WHERE NOT n.by_partition
+    UNION ALL
+    SELECT NULL, NULL, n.name, t.topic_id, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+           coalesce((SELECT jsonb_agg(partition_view(l)) FROM logs AS l
+               WHERE l.topic_id = t.topic_id AND l.partition = ANY (n.partitions)), '[]'),
+           NULL, NULL, true
+        FROM noted AS n
+        JOIN topics AS t ON t.name = n.name AND t.tracked AND t.status <> 'deleted'
+        WHERE n.by_partition
 $$;
 
 -- Where a reading of changes goes on that follows a reading of everything made after this.

@@ -32,7 +32,7 @@ def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 WRITTEN = {
-    "format": 3,
+    "format": 4,
     "gateway_id": 1,
     "identity": ["7001", 3],
     "topics": [
@@ -93,6 +93,39 @@ def test_the_file_has_the_names_that_its_format_promises(tmp_path: Path) -> None
     assert found.topics == (topic,)
     file.write(POSTGRES, [topic])
     assert json.loads(file.path.read_text()) == WRITTEN
+
+
+def test_what_a_version_before_has_written_is_read(tmp_path: Path) -> None:
+    file = SnapshotFile(tmp_path, 1)
+    before = WRITTEN | {"format": 3}
+    line = {"name": "new", "topic": {**WRITTEN["topics"][0], "name": "new"}}  # type: ignore[index]
+    file.path.write_text(f"{json.dumps(before)}\n{json.dumps(line)}\n")
+    found = file.read()
+    assert found is not None
+    assert [topic.name for topic in found.topics] == [TOPIC, "new"]
+
+
+def test_of_a_partition_that_changes_no_other_one_is_written(tmp_path: Path) -> None:
+    rows = [tracked_row(number) for number in range(1_000)]
+    file = SnapshotFile(tmp_path, 1)
+    file.write(POSTGRES, [tracked_topic(*rows)])
+    before = len(file.path.read_bytes())
+    for number in (3, 700):
+        rows[number] = replace(rows[number], boundary=40, boundary_epoch=3)
+        file.write(POSTGRES, [tracked_topic(*rows)])
+    assert len(file.path.read_bytes()) - before < 1_000
+    found = SnapshotFile(tmp_path, 1).read()
+    assert found is not None
+    assert found.topics == (tracked_topic(*rows),)
+
+
+def test_a_partition_that_is_gone_is_gone_from_it(tmp_path: Path) -> None:
+    file = SnapshotFile(tmp_path, 1)
+    file.write(POSTGRES, [tracked_topic(tracked_row(0), tracked_row(1))])
+    file.write(POSTGRES, [tracked_topic(tracked_row(0))])
+    found = SnapshotFile(tmp_path, 1).read()
+    assert found is not None
+    assert list(found.topics[0].partitions) == [0]
 
 
 def test_there_is_none_before_the_first_one(tmp_path: Path) -> None:

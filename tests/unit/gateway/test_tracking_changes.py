@@ -70,6 +70,46 @@ def test_changes_shown_one_by_one_are_the_whole_shown_at_once(
         assert told == {log for log in before | after if before.get(log) != after.get(log)}
 
 
+rows = st.dictionaries(
+    st.tuples(st.sampled_from(NAMES), st.integers(1, 2), st.integers(0, 3)),
+    st.none() | st.tuples(st.sampled_from([-1, 0, 7]), st.booleans()),
+    max_size=4,
+)
+
+
+@given(st.lists(topics, unique_by=lambda t: t.name), st.lists(rows, max_size=4))
+def test_partitions_shown_for_themselves_are_the_topics_shown_with_them(
+    begun: list[TrackedTopic],
+    history: list[dict[tuple[str, int, int], tuple[int, bool] | None]],
+) -> None:
+    step_by_step, told = TrackingView(lambda: True), set()
+    step_by_step.replace_all(begun)
+    step_by_step.changed.add(told.update)
+    shown = {t.name: t for t in begun}
+    for changes in history:
+        before = step_by_step.routes()
+        told.clear()
+        made: dict[TopicIdPartition, TrackedPartition | None] = {}
+        for (name, number, partition), row in changes.items():
+            log = TopicIdPartition(UUID(int=ord(name) * 10 + number), partition)
+            made[log] = row and TrackedPartition(
+                log.topic_id, partition, MigrationState.MIGRATING, 1, row[1], boundary=row[0]
+            )
+            known = shown.get(name)
+            if known is not None and known.topic_id == log.topic_id:
+                merged = {**known.partitions, partition: made[log]}
+                kept = {n: each for n, each in merged.items() if each is not None}
+                shown[name] = replace(known, partitions=kept)
+        step_by_step.replace_rows(made)
+        at_once = TrackingView(lambda: True)
+        at_once.replace_all(shown.values())
+        assert step_by_step.routes() == at_once.routes()
+        assert {t.name: t for t in step_by_step.topics()} == shown
+        assert step_by_step.has_suffixes() == at_once.has_suffixes()
+        after = step_by_step.routes()
+        assert told == {log for log in before | after if before.get(log) != after.get(log)}
+
+
 @given(readings)
 def test_who_follows_the_members_hears_of_each_change_of_them_and_of_nothing_else(
     history: list[list[TrackedTopic]],
@@ -119,10 +159,13 @@ async def test_a_gateway_reads_everything_once_and_then_what_has_changed(tmp_pat
     bench.plane.put(first)
     await sync.reload()
     assert view.topic_by_name("a") == await bench.plane.tracked_topic("a")
+    since = await bench.plane.tracked_changes_begin()
     await bench.plane.next_generation(TopicIdPartition(UUID(int=ord("a") * 10 + 1), 1))
     await sync.reload()
     assert view.topic_by_name("a") == await bench.plane.tracked_topic("a")
     assert whole == before
+    (changed,) = (await bench.plane.tracked_changes(since)).rows
+    assert changed.partition == 1
     bench.plane.forget_tracking_changes(0)
     await sync.reload()
     assert whole == before + 1

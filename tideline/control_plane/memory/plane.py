@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import UUID
 
 from tideline.control_plane.errors import (
@@ -96,6 +96,8 @@ from tideline.domain.watched import Finding
 
 STEP_ROWS = 1_000
 HOUR_MS = 3_600_000
+_Shown: TypeAlias = list[tuple[UUID | None, TrackedTopic | None]]
+"""Of one name: the ids that it had, and what is tracked under each."""
 BEFORE_ANY_QUIESCE = (Phase.VALIDATE, Phase.DRAIN_TRANSACTIONS)
 """Phases that generation 0 may record."""
 ENDED = (PhaseStatus.DONE, PhaseStatus.FAILED)
@@ -121,8 +123,10 @@ class MemoryControlPlane(ControlPlane):
         self.expiry_ran_at: int | None = None
         self.expiry_not_before = 0
         """When producers were expired last, and from when on they may be again, in ms."""
-        self._changes: dict[str, tuple[int, list[tuple[UUID | None, TrackedTopic | None]]]] = {}
+        self._changes: dict[str, tuple[int, _Shown]] = {}
         """By name: when it was seen to have changed, in the order of changes, and to what."""
+        self._changed_rows: dict[TopicIdPartition, int] = {}
+        """When a partition was seen to have changed, where nothing else of its topic had."""
         self._noted = self._forgotten_before = 0
         self._progress = Progress()
         self._listeners: list[tuple[Sequence[str], asyncio.Queue[tuple[str, str]]]] = []
@@ -239,7 +243,14 @@ class MemoryControlPlane(ControlPlane):
         names = {name for name, (at, _) in self._changes.items() if at > int(since)}
         rows = [row for row in self.topics.rows if row.is_tracked and row.name in names]
         topics = [row.tracked() for row in rows]
-        return TrackedChanges(str(self._noted), frozenset(names), tuple(topics))
+        told = {row.topic_id for row in rows}
+        moved = {
+            log: row
+            for log, at in self._changed_rows.items()
+            if at > int(since) and log.topic_id not in told
+            if (row := self._tracked_partition(log)) is not None
+        }
+        return TrackedChanges(str(self._noted), frozenset(names), tuple(topics), moved)
 
     async def tracked_changes_begin(self) -> str:
         self._note_changes()
@@ -247,25 +258,35 @@ class MemoryControlPlane(ControlPlane):
 
     def _note_changes(self) -> None:
         """Compare with what was noted before: SQL has triggers for this."""
-        now: dict[str, list[tuple[UUID | None, TrackedTopic | None]]] = defaultdict(list)
+        now: dict[str, _Shown] = defaultdict(list)
         for row in self.topics.rows:  # deleted ones, too
             shown = _as_routed(row.tracked()) if row.is_tracked else None
             now[row.name].append((row.topic_id, shown))
         for name in now.keys() | self._changes.keys():
             rows = now.get(name, [])
-            if self._changes.get(name, (0, []))[1] != rows:
-                self._noted += 1
-                self._changes[name] = (self._noted, rows)
+            at, before = self._changes.get(name, (0, []))
+            if before == rows:
+                continue
+            self._noted += 1
+            moved = _moved_alone(before, rows)
+            if moved is None:
+                at = self._noted
+            else:
+                self._changed_rows.update(dict.fromkeys(moved, self._noted))
+            self._changes[name] = (at, rows)
 
     async def tracked_topic(self, name: str) -> TrackedTopic | None:
         topic = self.topics.live(name)
         return topic.tracked() if topic is not None and topic.is_tracked else None
 
     async def tracked_partition(self, topic_id: UUID, partition: int) -> TrackedPartition | None:
-        topic = self.topics.by_id(topic_id)
-        if topic is None or not topic.is_tracked or partition not in topic.partitions:
+        return self._tracked_partition(TopicIdPartition(topic_id, partition))
+
+    def _tracked_partition(self, log: TopicIdPartition) -> TrackedPartition | None:
+        topic = self.topics.by_id(log.topic_id)
+        if topic is None or not topic.is_tracked or log.partition not in topic.partitions:
             return None
-        return topic.partitions[partition].tracked()
+        return topic.partitions[log.partition].tracked()
 
     async def begin_tracking(
         self,
@@ -1002,6 +1023,29 @@ def _barrier_entry(
 ) -> BarrierEntry:
     highest = None if partition is None else partition.acknowledged_by(gateway, generation)
     return BarrierEntry(gateway, highest is not None, -1 if highest is None else highest)
+
+
+def _moved_alone(before: _Shown, now: _Shown) -> set[TopicIdPartition] | None:
+    """Partitions that are other or new; ``None``: more than that is other, or one is gone."""
+    if len(before) != len(now):
+        return None
+    moved: set[TopicIdPartition] = set()
+    for (was_id, was), (topic_id, topic) in zip(before, now, strict=True):
+        if was_id != topic_id:
+            return None
+        if was == topic:
+            continue
+        if was is None or topic is None or topic_id is None:
+            return None
+        gone = was.partitions.keys() - topic.partitions.keys()
+        if gone or replace(was, partitions={}) != replace(topic, partitions={}):
+            return None
+        moved |= {
+            TopicIdPartition(topic_id, number)
+            for number, row in topic.partitions.items()
+            if was.partitions.get(number) != row
+        }
+    return moved
 
 
 def _as_routed(topic: TrackedTopic) -> TrackedTopic:

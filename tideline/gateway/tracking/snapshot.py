@@ -3,18 +3,18 @@
 What always holds: the file on disk tells the newest set that was written, and it is on disk before
 that is acknowledged (schedule 18). Its first line is a whole snapshot (temporary file, fsync,
 rename, fsync of the directory); each further line, appended and fsynced, is one topic that has
-changed since. A last line without an end was being written when the process died, so nobody has
-been told of it.
+changed since, or those partitions of one that have. A last line without an end was being written
+when the process died, so nobody has been told of it.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import UUID
 
 from tideline.control_plane.model import (
@@ -27,13 +27,16 @@ from tideline.control_plane.model import (
 from tideline.domain.migration import MigrationState
 from tideline.errors import UsageError
 from tideline.gateway.tracking.durable_file import replace_durably
+from tideline.gateway.tracking.rows import Rows
 
-FORMAT = 3
+FORMAT = 4
 """The names in the file are those of the models' fields: who renames one raises this."""
+READABLE = (3, FORMAT)
+"""In 3 every change is a whole topic."""
 FILE_NAME = "tracking.json"
 FEW_LINES = 256
-"""The file is written anew once it has more changes than this, and more than twice as many as there
-are topics."""
+"""The file is written anew once more topics and partitions were appended than this, and more than
+twice as many as there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,28 +64,35 @@ class SnapshotFile:
         self._gateway_id = gateway_id
         self._identity: PostgresIdentity | None = None
         """Of what this process has written; ``None``: the next write is a whole one."""
-        self._known: dict[str, TrackedTopic] = {}
-        self._lines = 0
+        self._written: dict[str, TrackedTopic] = {}
+        """As the file has them, apart from what a restart does not need."""
+        self._appended = 0
 
     def write(self, identity: PostgresIdentity, topics: Iterable[TrackedTopic]) -> None:
-        """Durable when it returns; writes what has changed. Raises ``OSError``."""
+        """Durable when it returns; writes what has changed, and looks at nothing else than that.
+        Raises ``OSError``."""
         by_name = {topic.name: topic for topic in topics}
-        known = {name: _durable(topic) for name, topic in by_name.items()}
-        changed = [
-            n for n in known.keys() | self._known.keys() if known.get(n) != self._known.get(n)
+        before = self._written
+        changes = [
+            change
+            for name in by_name.keys() | before.keys()
+            if by_name.get(name) is not before.get(name)
+            and (change := _change(name, before.get(name), by_name.get(name))) is not None
         ]
         whole = identity != self._identity
-        if not changed and not whole:
+        if not changes and not whole:
+            self._written = by_name
             return
-        lines = self._lines + len(changed)
+        appended = self._appended + sum(map(_size, changes))
         # Until it is known to be on disk.
         self._identity = None
-        if whole or lines > max(FEW_LINES, 2 * len(known)):
+        size = sum(1 + len(topic.partitions) for topic in by_name.values())
+        if whole or appended > max(FEW_LINES, 2 * size):
             self._write_whole(identity, by_name.values())
-            lines = 0
+            appended = 0
         else:
-            self._append({name: by_name.get(name) for name in changed})
-        self._identity, self._known, self._lines = identity, known, lines
+            self._append(changes)
+        self._identity, self._written, self._appended = identity, by_name, appended
 
     def _write_whole(self, identity: PostgresIdentity, topics: Iterable[TrackedTopic]) -> None:
         document = {
@@ -94,11 +104,10 @@ class SnapshotFile:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         replace_durably(self.path, _line(document))
 
-    def _append(self, changed: Mapping[str, TrackedTopic | None]) -> None:
+    def _append(self, changes: Iterable[_Change]) -> None:
         with open(self.path, "a", encoding="utf-8") as file:
-            for name, topic in changed.items():
-                shown = None if topic is None else _topic_out(topic)
-                file.write(_line({"name": name, "topic": shown}))
+            for change in changes:
+                file.write(_line(change))
             file.flush()
             os.fsync(file.fileno())
 
@@ -115,16 +124,14 @@ class SnapshotFile:
         try:
             whole, *changes = _lines(text)
             document = json.loads(whole)
-            if document["format"] != FORMAT:
-                raise ValueError(f"format {document['format']}, this version reads {FORMAT}")
+            if document["format"] not in READABLE:
+                raise ValueError(f"format {document['format']}, this version reads {READABLE}")
             if document["gateway_id"] != self._gateway_id:
                 raise ValueError(f"it belongs to gateway {document['gateway_id']}")
             system_identifier, timeline = document["identity"]
-            topics = {entry["name"]: entry for entry in document["topics"]}
+            topics = {entry["name"]: _by_number(entry) for entry in document["topics"]}
             for change in map(json.loads, changes):
-                topics.pop(change["name"], None)
-                if change["topic"] is not None:
-                    topics[change["name"]] = change["topic"]
+                _apply(change, topics)
             return Snapshot(
                 PostgresIdentity(str(system_identifier), int(timeline)),
                 tuple(map(_topic_in, topics.values())),
@@ -147,14 +154,52 @@ def _lines(text: str) -> list[str]:
     return lines
 
 
-def _durable(topic: TrackedTopic) -> TrackedTopic:
+_ROW_FIELDS = tuple(field.name for field in fields(TrackedPartition))
+_Change: TypeAlias = dict[str, Any]
+"""One line: a topic's name, and ``topic`` as it is now (``None``: it is tracked no more), or
+``rows``: partitions that take the place of those that it has under their numbers."""
+
+
+def _change(name: str, before: TrackedTopic | None, now: TrackedTopic | None) -> _Change | None:
+    """What a restart needs of the difference; ``None``: nothing."""
+    if now is None:
+        return {"name": name, "topic": None}
+    if before is None or replace(before, partitions={}) != replace(now, partitions={}):
+        return {"name": name, "topic": _topic_out(now)}
+    changed = []
+    for number in Rows.of(now.partitions).unlike(Rows.of(before.partitions)):
+        was, row = before.partitions.get(number), now.partitions.get(number)
+        if row is None:
+            return {"name": name, "topic": _topic_out(now)}
+        if was is None or _durable(was) != _durable(row):
+            changed.append(row)
+    return {"name": name, "rows": [_row_out(row) for row in changed]} if changed else None
+
+
+def _by_number(entry: dict[str, Any]) -> dict[str, Any]:
+    return {**entry, "partitions": {row["partition"]: row for row in entry["partitions"]}}
+
+
+def _apply(change: _Change, topics: dict[str, dict[str, Any]]) -> None:
+    name = change["name"]
+    if "rows" in change:
+        topics[name]["partitions"] |= {row["partition"]: row for row in change["rows"]}
+        return
+    topics.pop(name, None)
+    if change["topic"] is not None:
+        topics[name] = _by_number(change["topic"])
+
+
+def _size(change: _Change) -> int:
+    if "rows" in change:
+        return len(change["rows"])
+    return 1 + len(change["topic"]["partitions"]) if change["topic"] is not None else 1
+
+
+def _durable(row: TrackedPartition) -> TrackedPartition:
     """What a restart needs. Offsets that move with every commit are not written for, nor is a
     quiesce: without Postgres there is no lease, and nothing of a pending partition is forwarded."""
-    rows = {
-        number: replace(row, high_watermark=-1, suffix_start=-1, generation=-1, quiesced=False)
-        for number, row in topic.partitions.items()
-    }
-    return replace(topic, partitions=rows)
+    return replace(row, high_watermark=-1, suffix_start=-1, generation=-1, quiesced=False)
 
 
 def _topic_out(topic: TrackedTopic) -> dict[str, Any]:
@@ -166,12 +211,14 @@ def _topic_out(topic: TrackedTopic) -> dict[str, Any]:
         "timestamp_type": topic.timestamp_type,
         "max_message_bytes": topic.max_message_bytes,
         "round": topic.round,
-        "partitions": [
-            {**asdict(row), "topic_id": str(row.topic_id), "state": row.state.value}
-            for row in topic.partitions.values()
-        ],
+        "partitions": [_row_out(row) for row in topic.partitions.values()],
         "overrides": [asdict(override) for override in topic.overrides.values()],
     }
+
+
+def _row_out(row: TrackedPartition) -> dict[str, Any]:
+    shown = {name: getattr(row, name) for name in _ROW_FIELDS}
+    return {**shown, "topic_id": str(row.topic_id), "state": row.state.value}
 
 
 def _topic_in(entry: dict[str, Any]) -> TrackedTopic:
@@ -179,7 +226,7 @@ def _topic_in(entry: dict[str, Any]) -> TrackedTopic:
         TrackedPartition(
             **{**row, "topic_id": UUID(row["topic_id"]), "state": MigrationState(row["state"])}
         )
-        for row in entry["partitions"]
+        for row in entry["partitions"].values()
     ]
     overrides = [ConfigOverride(**row) for row in entry["overrides"]]
     return TrackedTopic(

@@ -17,7 +17,12 @@ import structlog
 from tideline.background import cancel_and_wait, keep
 from tideline.control_plane import ControlPlane
 from tideline.control_plane.errors import GatewayFenced, UnknownToThisVersion
-from tideline.control_plane.model import TopicStatus, TrackedChanges, TrackedTopic
+from tideline.control_plane.model import (
+    TopicStatus,
+    TrackedChanges,
+    TrackedPartition,
+    TrackedTopic,
+)
 from tideline.domain.ids import TopicIdPartition
 from tideline.errors import RefusedError, TidelineError
 from tideline.gateway.tracking.lease import Lease
@@ -38,8 +43,8 @@ TopicRound = tuple[str, UUID | None, int]
 """Name, id and round: an abort ends what was drained and acknowledged."""
 RESTS, RESTS_AT_MOST_S = 9, 2.0
 """Times as long as a write of the snapshot took, before the next one."""
-SINGLE_ROWS = 8
-"""More changed partitions than this are read with everything else, by one query."""
+SINGLE_ROWS = 2
+"""More changed partitions than this are read with whatever else has changed, by one query."""
 
 
 class TrackingSync:
@@ -136,6 +141,7 @@ class TrackingSync:
                     and (topic := self._tracking.topic_by_id(tombstone.topic_id)) is not None
                 }
                 self._tracking.replace_named(changes.names | buried, changes.topics)
+                self._tracking.replace_rows(changes.rows)
                 self._since = changes.upto
             else:
                 self._tracking.replace_all(whole)
@@ -143,6 +149,8 @@ class TrackingSync:
             self._heard_of_the_dead = True
         if whole is not None or changes.names or dead:
             self._after_change()
+        elif changes.rows:
+            self._changed.set()
 
     @asynccontextmanager
     async def _one_reading(self) -> AsyncIterator[None]:
@@ -158,19 +166,28 @@ class TrackingSync:
 
     async def reload_partition(self, at: TopicIdPartition) -> None:
         """Read one row anew. Raises :class:`ControlPlaneUnavailable`."""
+        await self._reload_rows([at])
+
+    async def _reload_rows(self, logs: Sequence[TopicIdPartition]) -> None:
         async with self._one_reading():
-            try:
-                row = await self._control_plane.tracked_partition(at.topic_id, at.partition)
-            except UnknownToThisVersion:
-                row = None  # the reading of all leaves it without a row, which refuses it
-            known = row is not None and self._tracking.topic_by_id(at.topic_id) is not None
-            if known and await self._postgres.is_the_same():
-                assert row is not None
-                self._tracking.replace_partition(row)
-        if known:
-            self._after_change()
-        else:
+            rows = {}
+            for at in logs:
+                row = await self._row(at)
+                if row is not None and self._tracking.topic_by_id(at.topic_id) is not None:
+                    rows[at] = row
+            if rows and await self._postgres.is_the_same():
+                self._tracking.replace_rows(rows)
+                self._changed.set()
+        if len(rows) < len(logs):
             await self.reload()
+
+    async def _row(self, at: TopicIdPartition) -> TrackedPartition | None:
+        """``None`` also for one that this version cannot read: the reading of what has changed
+        leaves it without a row, which refuses it."""
+        try:
+            return await self._control_plane.tracked_partition(at.topic_id, at.partition)
+        except UnknownToThisVersion:
+            return None
 
     async def _first_registration(self) -> None:
         reported_at = 0.0
@@ -195,6 +212,7 @@ class TrackingSync:
         await self.reload()
 
     def _after_change(self) -> None:
+        """Of topics; what only their partitions have changed needs no acknowledgement."""
         live = {_round_of(topic) for topic in self._tracking.topics()}
         self._drained &= live
         for gone in self._acknowledged.keys() - live:
@@ -262,8 +280,8 @@ class TrackingSync:
 
     async def _keep_snapshot(self) -> None:
         """Beside everything else: a slow disk must not hold back the news of a B0. It works a
-        tenth of the time at most: a write costs as much as the topic has partitions, and while it
-        migrates each of them changes some times."""
+        tenth of the time at most: each partition that migrates changes some times, and what comes
+        meanwhile is one write."""
         loop = asyncio.get_running_loop()
         while True:
             await self._changed.wait()
@@ -282,8 +300,7 @@ class TrackingSync:
         if len(logs) != len(hints) or len(logs) > SINGLE_ROWS:
             await self.reload()
             return
-        for at in logs:
-            await self.reload_partition(at)
+        await self._reload_rows(logs)
 
     async def _acknowledge(self) -> None:
         """Acknowledge every tracked topic once per incarnation."""

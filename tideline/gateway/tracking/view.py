@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import TypeAlias
 from uuid import UUID
@@ -38,6 +38,7 @@ from tideline.gateway.metrics import (
     TRACKED_PARTITIONS,
     TRACKED_TOPICS,
 )
+from tideline.gateway.tracking.rows import Rows
 
 _LIVE = frozenset({TopicStatus.TRACKING, TopicStatus.ACTIVE})
 MAX_TOMBSTONES = 10_000
@@ -57,7 +58,7 @@ class Tracked:
     def __init__(self, topics: Iterable[TrackedTopic], before: Routes | None = None) -> None:
         """``before``: the routes that it will take the place of, which nobody changes meanwhile."""
         topics = list(topics)
-        self.by_name = {t.name: t for t in topics if t.status in _LIVE}
+        self.by_name = {t.name: _paged(t) for t in topics if t.status in _LIVE}
         self.by_id = {t.topic_id: t for t in self.by_name.values() if t.topic_id}
         self.deleted = {
             t.topic_id for t in topics if t.status is TopicStatus.DELETED and t.topic_id
@@ -226,7 +227,7 @@ class TrackingView:
         """What Postgres says of these names, and of no other. One that is missing among ``topics``
         was let go of."""
         found = {
-            topic.name: topic
+            topic.name: _paged(topic)
             for topic in topics
             if topic.status in _LIVE and topic.topic_id not in self._deleted
         }
@@ -300,21 +301,28 @@ class TrackingView:
         if moved:
             self._report(frozenset(log for log in self._routes if log.topic_id in moved))
 
-    def replace_partition(self, row: TrackedPartition) -> bool:
-        """One row anew. ``False`` if its topic is not tracked here (read the topic instead)."""
-        topic = self._by_id.get(row.topic_id)
-        if topic is None:
-            return False
-        changed = replace(topic, partitions={**topic.partitions, row.partition: row})
-        self._by_name[topic.name] = changed
-        self._by_id[row.topic_id] = changed
-        log = TopicIdPartition(row.topic_id, row.partition)
-        old, new = self._routes.get(log), _route(row)
-        self._routes[log] = new
-        if old != new:
-            self._recount(old, new)
-            self._report(frozenset({log}))
-        return True
+    def replace_rows(self, rows: Mapping[TopicIdPartition, TrackedPartition | None]) -> None:
+        """These partitions anew, at the cost of them; ``None``: it has no row any more. One of a
+        topic that is not tracked here is passed over."""
+        changed: set[TopicIdPartition] = set()
+        by_topic: dict[UUID, dict[int, TrackedPartition | None]] = {}
+        for log, row in rows.items():
+            topic = self._by_id.get(log.topic_id)
+            if topic is None or topic.partitions.get(log.partition) == row:
+                continue
+            by_topic.setdefault(log.topic_id, {})[log.partition] = row
+            old, new = self._routes.pop(log, None), None if row is None else _route(row)
+            if new is not None:
+                self._routes[log] = new
+            if old != new:
+                self._recount(old, new)
+                changed.add(log)
+        for topic_id, found in by_topic.items():
+            topic = self._by_id[topic_id]
+            topic = replace(topic, partitions=Rows.of(topic.partitions).put(found))
+            self._by_name[topic.name] = self._by_id[topic_id] = topic
+        if changed:
+            self._report(frozenset(changed))
 
     def _identities(self) -> set[tuple[str, UUID | None]]:
         return {(topic.name, topic.topic_id) for topic in self._by_name.values()}
@@ -327,6 +335,13 @@ class TrackingView:
         TRACKED_TOPICS.set(len(self._by_name))
         for kind in RouteKind:
             TRACKED_PARTITIONS.labels(kind.value).set(self._counts[kind])
+
+
+def _paged(topic: TrackedTopic) -> TrackedTopic:
+    """The same, so that one of its partitions can be replaced for itself."""
+    if isinstance(topic.partitions, Rows):
+        return topic
+    return replace(topic, partitions=Rows(topic.partitions))
 
 
 def _routes_of(topic: TrackedTopic) -> Routes:
