@@ -14,7 +14,7 @@ from uuid import UUID
 import structlog
 from temporalio.client import Client
 from temporalio.common import WorkerDeploymentVersion
-from temporalio.worker import Worker, WorkerDeploymentConfig
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkerDeploymentConfig
 from tenacity import (
     AsyncRetrying,
     RetryCallState,
@@ -185,6 +185,9 @@ def workers(settings: WorkerSettings, client: Client, services: WorkerServices) 
             client,
             task_queue=queue,
             workflows=[TopicMigration, PartitionMigration, TieredStorageChange],
+            # The sandbox imports a workflow's module anew for each of them, a fifth of what a
+            # partition costs. Tests run in it, and replay.
+            workflow_runner=UnsandboxedWorkflowRunner(),
             max_concurrent_activities=settings.worker_max_concurrent_activities,
             **common,
         ),
