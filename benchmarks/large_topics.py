@@ -2,8 +2,11 @@
 
 On an embedded stack with one broker, one topic after the other is created, given a few records in
 each partition, and migrated. Told of each: how long each stage took, partitions a minute, which
-process used how much CPU, how long workflow tasks waited and took, and how many attempts at each
-activity a partition needed: 1 is what there has to be, more is looking again.
+process used how much CPU and memory, how long workflow tasks waited and took, and how many attempts
+at each activity a partition needed: 1 is what there has to be, more is looking again.
+
+Nobody looks on while a topic migrates but for its end: what a look at thousands of partitions costs
+would be counted with the rest.
 """
 
 from __future__ import annotations
@@ -14,11 +17,13 @@ import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 
+import psutil
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from temporalio.api.enums.v1 import EventType
@@ -33,6 +38,7 @@ from tideline.demo import topic as topics
 from tideline.demo.ledger import quantile
 from tideline.demo.run import machine
 from tideline.domain.messages import SearchAttribute, TopicMigrationInput, TopicOutcome, TopicRef
+from tideline.domain.migration import Phase
 from tideline.domain.options import MigrationOptions
 from tideline.settings import WorkerSettings
 from tideline.stack import Stack
@@ -55,10 +61,12 @@ class FleetRun:
     stages: dict[str, float] = field(default_factory=dict)
     """How long the topic's workflow was in each."""
     crossed: float = 0.0
-    """From the start to the last B0 that a look saw."""
+    """From the start to the last B0."""
     total: float = 0.0
     cpu: dict[str, float] = field(default_factory=dict)
     """Core seconds by process."""
+    memory: dict[str, float] = field(default_factory=dict)
+    """MiB by process, at the end."""
     waited_ms: list[float] = field(default_factory=list)
     """Of workflow tasks, from being due to being taken."""
     took_ms: list[float] = field(default_factory=list)
@@ -93,16 +101,13 @@ class Fleet:
         ref = await asyncio.to_thread(self._create, name, partitions)
         found = FleetRun(partitions)
         self.step(f"{name}: migrates")
-        before, began = self._cpu(), time.monotonic()
+        before, began, at = self._cpu(), time.monotonic(), datetime.now(UTC)
         given = TopicMigrationInput(name, options)
         queue = self.settings.temporal_task_queue
         handle = await temporal.start_or_join(self.client, queue, ref, given)
         result = asyncio.ensure_future(temporal.result_of(handle))
         while not result.done():
             await asyncio.wait([result], timeout=POLL_S)
-            if not found.crossed and await self._crossed(name) == partitions:
-                found.crossed = time.monotonic() - began
-                self.step(f"{name}: all have their B0")
             if time.monotonic() - began > self.within_s:
                 result.cancel()
                 raise TimeoutError(f"{name} is not hybrid after {self.within_s:.0f} s")
@@ -111,6 +116,8 @@ class Fleet:
         assert outcome.outcome == "hybrid", outcome
         after = self._cpu()
         found.cpu = {part: after[part] - before[part] for part in PARTS}
+        found.memory = {part: self._memory(part) for part in PARTS}
+        found.crossed = (await self._last_boundary(name) - at).total_seconds()
         self.step(f"{name}: hybrid after {found.total:.1f} s")
         await self._read_histories(ref, found)
         return found
@@ -128,9 +135,18 @@ class Fleet:
             raise TimeoutError(f"{left} records of {name} were not taken")
         return TopicRef(name, topic_id.hex, partitions)
 
-    async def _crossed(self, name: str) -> int:
-        summaries = await self.plane.migration_summary()
-        return sum(len(s.boundaries) for s in summaries if s.topic == name)
+    async def _last_boundary(self, name: str) -> datetime:
+        partitions = await self.plane.migration_status(name)
+        ends = (
+            phase.ended_at
+            for partition in partitions
+            for phase in partition.phases
+            if phase.phase is Phase.SEED_AND_PERSIST and phase.ended_at is not None
+        )
+        return max(ends)
+
+    def _memory(self, part: str) -> float:
+        return sum(map(_resident_mib, family(self.stack.pid(part))))
 
     def _cpu(self) -> dict[str, float]:
         return {part: sum(map(cpu_seconds, family(self.stack.pid(part)))) for part in PARTS}
@@ -160,6 +176,13 @@ class Fleet:
     async def _events(self, workflow_id: str, run: str | None) -> list[HistoryEvent]:
         history = await self.client.get_workflow_handle(workflow_id, run_id=run).fetch_history()
         return list(history.events)
+
+
+def _resident_mib(process: psutil.Process) -> float:
+    try:
+        return process.memory_info().rss / 2**20
+    except psutil.NoSuchProcess:
+        return 0.0
 
 
 def _time(event: HistoryEvent) -> float:
@@ -218,9 +241,15 @@ async def measure(
     options: MigrationOptions,
     within_s: float,
     step: Callable[[str], None],
+    broker: Mapping[str, str],
 ) -> list[FleetRun]:
-    """Each size ``rounds`` times, on one stack."""
-    with own_stack(step, brokers=1) as stack:
+    """Each size ``rounds`` times, on one stack. ``broker``: files of its home that set it up."""
+
+    def write_files(home: Path) -> None:
+        for name, text in broker.items():
+            (home / name).write_text(text)
+
+    with own_stack(step, brokers=1, prepare=write_files) as stack:
         settings = WorkerSettings.of(stack.environment("worker"))
         client = await temporal.connect(settings)
         async with control_plane.connect(settings, application_name="tideline-bench") as plane:
@@ -255,6 +284,9 @@ def to_markdown(runs: Sequence[FleetRun], on: str) -> str:
              lambda run, p=part: 1000 * run.cpu[p] / run.partitions, 0)
             for part in PARTS
         ),
+        ("CPU together, ms a partition",
+         lambda run: 1000 * sum(run.cpu.values()) / run.partitions, 0),
+        *((f"memory of {part}, MiB", lambda run, p=part: run.memory[p], 0) for part in PARTS),
         ("workflow tasks wait, ms, p50", lambda run: quantile(run.waited_ms, 0.5), 0),
         ("workflow tasks wait, ms, p99", lambda run: quantile(run.waited_ms, 0.99), 0),
         ("workflow tasks take, ms, p99", lambda run: quantile(run.took_ms, 0.99), 0),
@@ -275,11 +307,28 @@ def to_markdown(runs: Sequence[FleetRun], on: str) -> str:
     return "\n".join(lines)
 
 
+def _broker(heap: str, look_every_s: int) -> dict[str, str]:
+    files = {}
+    if heap:
+        files["kafka-1.jvm"] = f"-Xmx{heap}\n"
+    if look_every_s:
+        every = 1000 * look_every_s
+        files["kafka-1.properties"] = (
+            f"log.retention.check.interval.ms={every}\nremote.log.manager.task.interval.ms={every}\n"
+        )
+    return files
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--partitions", type=int, nargs="+", default=[30, 100, 300])
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--parallel", type=int, default=4, help="parallel_partitions")
+    parser.add_argument("--broker-heap", default="", help="of the broker's JVM, such as 2g")
+    parser.add_argument(
+        "--look-every", type=int, default=0, metavar="S",
+        help="how often the broker rolls, deletes and copies (the stack's: each second)",
+    )  # fmt: skip
     parser.add_argument("--within", type=float, default=1_800.0, help="seconds for one topic")
     parser.add_argument("--reports", type=Path, default=Path("reports"))
     arguments = parser.parse_args()
@@ -290,8 +339,9 @@ def main() -> int:
         print(f"{time.monotonic() - started:6.1f} s  {text}", file=sys.stderr, flush=True)
 
     options = MigrationOptions(parallel_partitions=arguments.parallel)
+    broker = _broker(arguments.broker_heap, arguments.look_every)
     runs = asyncio.run(
-        measure(arguments.partitions, arguments.rounds, options, arguments.within, step)
+        measure(arguments.partitions, arguments.rounds, options, arguments.within, step, broker)
     )
     text = to_markdown(runs, machine())
     (arguments.reports / "large-topics.md").write_text(text + "\n")

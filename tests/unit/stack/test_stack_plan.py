@@ -94,6 +94,16 @@ def test_a_broker_that_is_no_controller_listens_for_clients_only(tmp_path: Path)
     assert "listeners=PLAINTEXT://127.0.0.1:19091,CONTROLLER://127.0.0.1:19291" in written[1]
 
 
+def test_what_a_person_writes_for_the_jvm_of_a_broker_comes_behind_what_the_stack_says(
+    plan: StackPlan,
+) -> None:
+    (plan.home.path / "kafka-2.jvm").write_text("-Xmx2g\n-XX:+AlwaysPreTouch\n")
+    command = Kafka(plan, 2).program().command
+    assert "-XX:+AlwaysPreTouch" in command
+    assert command.index("-Xmx384m") < command.index("-Xmx2g")
+    assert "-Xmx2g" not in Kafka(plan, 1).program().command
+
+
 def test_settings_of_a_stack_reach_its_processes_and_never_hide_its_own(plan: StackPlan) -> None:
     plan.state.settings = {
         "TIDELINE_DISKLESS_MANAGED_RF_ENABLED": "true",

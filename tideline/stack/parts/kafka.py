@@ -60,6 +60,12 @@ class Kafka(StackPart):
         return self.plan.home.path / f"{self.name}.properties"
 
     @property
+    def machine_options(self) -> tuple[str, ...]:
+        """Of the JVM, which a person gives this broker; of two values the JVM takes the last."""
+        file = self.plan.home.path / f"{self.name}.jvm"
+        return tuple(file.read_text().split()) if file.is_file() else ()
+
+    @property
     def temporary(self) -> Path:
         """Codecs unpack their native libraries here; a killed JVM leaves them behind."""
         return self.plan.home.run / f"{self.name}.tmp"
@@ -71,6 +77,7 @@ class Kafka(StackPart):
                 java(),
                 "-Xms128m",
                 "-Xmx384m",
+                *self.machine_options,
                 *QUICK_START,
                 *archived_classes(self._jars.output),
                 "-XX:+ExitOnOutOfMemoryError",
