@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Protocol, TypeAlias
 
+from spark.common.read_ahead import read_ahead
 from spark.common.retry import retry
 from spark.common.stores import shared_store
 from tideline.control_plane.cataloged_jobs import CatalogedJobs, open_jobs
@@ -54,6 +55,10 @@ class Services:
     def read_range(self, part: ByteRange) -> bytes:
         """Bytes of a WAL object, by one request; fewer where the object is shorter."""
         return retry(lambda: self._read_range(part))
+
+    def read_ranges(self, parts: Sequence[ByteRange]) -> Generator[bytes]:
+        """As many at once as :func:`read_ahead` has."""
+        return read_ahead(parts, self.read_range)
 
     def _read_range(self, part: ByteRange) -> bytes:
         bucket, key = self.diskless_bucket, part.key
