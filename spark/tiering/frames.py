@@ -65,10 +65,10 @@ def merge(
 
     def work(some: Iterator[Share]) -> Iterator[MergeOutcome]:
         with open_services() as services, local_directory() as directory:
-            get = services.read_range
+            read = services.read_ranges
             if whole_objects:
-                get = WholeObjects(directory, services.read_object, services.read_range).get
+                read = WholeObjects(directory, services.read_object, services.read_range).read
             orders = (order for share in some for order in share.orders)
-            yield from merge_partitions(services, worker, orders, claim_ms=claim_ms, get=get)
+            yield from merge_partitions(services, worker, orders, claim_ms=claim_ms, read=read)
 
     return map_rows(shares, Share, MergeOutcome, work, ONE_BY_ONE)

@@ -16,6 +16,8 @@ from tideline.object_store.client import ObjectMissing, ObjectStoreRefused
 
 PART_BYTES = 8 * 1024 * 1024
 """What is smaller goes with one request. 2 GiB, the largest segment, are 256 parts."""
+LEAST_PART_BYTES = 5 * 1024 * 1024
+"""S3 takes no smaller one, but as the last. What comes in one piece of this size goes as it is."""
 PARTS_AT_ONCE = 2
 """Under way, beside the one that is being filled."""
 
@@ -58,22 +60,24 @@ class LogUpload:
 
     def write(self, some: Buffer) -> None:
         """Waits while enough is under way. Raises what the upload of an earlier part raised."""
+        if self._upload is not None and not self._part and len(some) >= LEAST_PART_BYTES:
+            return self._send(some)
         self._part += some
         if len(self._part) >= PART_BYTES:
-            self._send()
+            body, self._part = self._part, bytearray()
+            self._send(body)
 
-    def _send(self) -> None:
+    def _send(self, body: Buffer) -> None:
         if self._upload is None:
             self._upload = retry(lambda: self._store.begin_parts(self._bucket, self._key))
             self.requests += 1
         while len(self._under_way) >= PARTS_AT_ONCE:
             self._tags.append(self._under_way.popleft().result())
-        body, self._part = self._part, bytearray()
         self._size += len(body)
         number = len(self._tags) + len(self._under_way) + 1
         self._under_way.append(self._pool.submit(self._put, self._upload, number, body))
 
-    def _put(self, upload: str, number: int, body: bytearray) -> str:
+    def _put(self, upload: str, number: int, body: Buffer) -> str:
         tag = retry(lambda: self._store.put_part(self._bucket, self._key, upload, number, body))
         self.requests += 1
         return tag
@@ -92,7 +96,7 @@ class LogUpload:
             retry(lambda: self._store.put(self._bucket, self._key, body))
         else:
             if self._part:
-                self._send()
+                self._send(self._part)
             self._tags += [future.result() for future in self._under_way]
             retry(lambda: self._complete(str(self._upload)))
         self.requests += 1

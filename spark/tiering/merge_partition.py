@@ -21,7 +21,7 @@ from spark.tiering.segment_build import (
     WRONG,
     Builds,
     Built,
-    ReadRange,
+    ReadRanges,
     SegmentShape,
     WrongPlan,
 )
@@ -87,11 +87,11 @@ def merge_partition(
     order: MergeOrder,
     *,
     claim_ms: int,
-    get: ReadRange | None = None,
+    read: ReadRanges | None = None,
 ) -> Iterator[MergeOutcome]:
     """Make segments while there is enough for one, until another worker is met or one fails.
 
-    ``get``: reads WAL objects; default: by a request for each range. Nothing is yielded when
+    ``read``: of WAL objects; default: by a request for each range. Nothing is yielded when
     another worker has the partition or nothing is left to merge. While ``worker`` itself has a
     claim, its end is waited for: it is that of another attempt of the same task, dead or alive.
     What is not the partition's fault is not counted and ends the task:
@@ -101,7 +101,7 @@ def merge_partition(
     while left > 0:
         ended = True
         plans = _plans(services, worker, order, left, claim_ms)
-        for outcome in _segments(services, order, plans, claim_ms, get or services.read_range):
+        for outcome in _segments(services, order, plans, claim_ms, read or services.read_ranges):
             yield outcome
             left -= outcome.size_bytes
             ended = outcome.ended != Ended.DONE
@@ -114,13 +114,13 @@ def _segments(
     order: MergeOrder,
     plans: Sequence[MergePlan],
     claim_ms: int,
-    get: ReadRange,
+    read: ReadRanges,
 ) -> Iterator[MergeOutcome]:
     started = time.monotonic()
     if not plans:
         return
     shape = SegmentShape(order.index_interval_bytes, order.lineage)
-    with Builds(services, get, shape, plans) as builds:
+    with Builds(services, read, shape, plans) as builds:
         for plan, future in zip(plans, builds.ready, strict=True):
             for outcome in _one_segment(services, plan, future, claim_ms):
                 elapsed_ms = round((time.monotonic() - started) * 1000)

@@ -8,14 +8,13 @@ before it ended with: so its snapshot waits for that one to be written, and for 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Self
 
-from spark.common.read_ahead import read_ahead
 from spark.common.retry import retry
 from spark.tiering.log_upload import LogUpload, WrongLength
 from spark.tiering.services import Services
@@ -30,8 +29,8 @@ from tideline.object_store.byte_ranges import ByteRange
 from tideline.object_store.client import ObjectMissing
 
 Producers = Sequence[ProducerSnapshotEntry]
-ReadRange = Callable[[ByteRange], bytes]
-"""Of a WAL object; see :meth:`spark.tiering.services.Services.read_range`."""
+ReadRanges = Callable[[Sequence[ByteRange]], Generator[bytes]]
+"""Of WAL objects, in their order. Raises what a range raises at its place."""
 ENDS_EARLY = (BatchMismatch, ObjectMissing)
 """What of a WAL object can be wrong. Everything before it is as committed, and is a segment."""
 WRONG = (*ENDS_EARLY, InvalidSegment, InvalidBatch, WrongLength)
@@ -72,9 +71,9 @@ class Builds:
     the end, and when one fails, those that are not done stop."""
 
     def __init__(
-        self, services: Services, get: ReadRange, shape: SegmentShape, plans: Sequence[MergePlan]
+        self, services: Services, read: ReadRanges, shape: SegmentShape, plans: Sequence[MergePlan]
     ) -> None:
-        self._services, self._get, self._shape = services, get, shape
+        self._services, self._read, self._shape = services, read, shape
         self._stopping = threading.Event()
         self._pool = ThreadPoolExecutor(len(plans), thread_name_prefix="segment")
         first: Future[Producers] = Future()
@@ -134,7 +133,7 @@ class Builds:
 
     def _append(self, writer: SegmentWriter, plan: MergePlan, asked: Sequence[Read]) -> None:
         label = f"{plan.topic}-{plan.partition}"
-        bodies = read_ahead([read.part for read in asked], self._get)
+        bodies = self._read([read.part for read in asked])
         with closing(bodies):
             for read, body in zip(asked, bodies, strict=True):
                 if self._stopping.is_set():

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Protocol, TypeAlias
 
+from spark.common.read_ahead import read_ahead
 from spark.common.retry import retry
 from spark.common.stores import shared_store
 from tideline.control_plane.cataloged_jobs import CatalogedJobs, open_jobs
 from tideline.control_plane.jobs import JobsControlPlane
 from tideline.control_plane.tiering_model import TieringScope
+from tideline.kafka.batches import Buffer
 from tideline.object_store.byte_ranges import ByteRange
 from tideline.object_store.client import ObjectTooShort, ObjectTruncated
 from tideline.settings import JobsSettings
@@ -30,9 +32,7 @@ class Store(Protocol):
     ) -> bytes: ...
     def put(self, bucket: str, key: str, body: bytes) -> None: ...
     def begin_parts(self, bucket: str, key: str) -> str: ...
-    def put_part(
-        self, bucket: str, key: str, upload: str, number: int, body: bytes | bytearray
-    ) -> str: ...
+    def put_part(self, bucket: str, key: str, upload: str, number: int, body: Buffer) -> str: ...
     def complete_parts(self, bucket: str, key: str, upload: str, tags: Sequence[str]) -> None: ...
     def abort_parts(self, bucket: str, key: str, upload: str) -> None: ...
     def size(self, bucket: str, key: str) -> int: ...
@@ -54,6 +54,10 @@ class Services:
     def read_range(self, part: ByteRange) -> bytes:
         """Bytes of a WAL object, by one request; fewer where the object is shorter."""
         return retry(lambda: self._read_range(part))
+
+    def read_ranges(self, parts: Sequence[ByteRange]) -> Generator[bytes]:
+        """As many at once as :func:`read_ahead` has."""
+        return read_ahead(parts, self.read_range)
 
     def _read_range(self, part: ByteRange) -> bytes:
         bucket, key = self.diskless_bucket, part.key

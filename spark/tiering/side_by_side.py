@@ -14,7 +14,7 @@ from uuid import UUID
 
 from spark.tiering.merge_partition import SEGMENTS_AT_ONCE, MergeOrder, merge_partition
 from spark.tiering.outcomes import MergeOutcome
-from spark.tiering.segment_build import ReadRange
+from spark.tiering.segment_build import ReadRanges
 from spark.tiering.services import Services
 
 
@@ -24,7 +24,7 @@ def merge_partitions(
     orders: Iterable[MergeOrder],
     *,
     claim_ms: int,
-    get: ReadRange,
+    read: ReadRanges,
 ) -> Iterator[MergeOutcome]:
     """What :func:`merge_partition` makes of each, as it comes. What ends one of them ends the task,
     when those that are under way have ended: none keeps a claim that its next attempt would have to
@@ -33,7 +33,7 @@ def merge_partitions(
     under_way: dict[Future[None], int] = {}
 
     def merge(order: MergeOrder) -> None:
-        for outcome in merge_partition(services, worker, order, claim_ms=claim_ms, get=get):
+        for outcome in merge_partition(services, worker, order, claim_ms=claim_ms, read=read):
             told.put(outcome)
 
     def until(segments: int) -> Iterator[MergeOutcome]:

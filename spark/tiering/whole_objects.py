@@ -11,13 +11,16 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import random
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from spark.common.read_ahead import read_ahead
 from tideline.object_store.byte_ranges import ByteRange
+from tideline.object_store.client import ObjectMissing
 
 MOST_BYTES = 16 * 1024 * 1024 * 1024
 """On a host at most; a run of merge whose objects are larger together reads ranges."""
@@ -50,34 +53,69 @@ class WholeObjects:
         self._read_range = read_range
         self._disk_failed = False
 
+    def read(self, parts: Sequence[ByteRange]) -> Generator[bytes]:
+        """The bytes of each; see :meth:`get`. What nobody has fetched is fetched first, from any
+        place on: of several that begin at once each fetches something else."""
+        keys = list(dict.fromkeys(part.key for part in parts))
+        begin = random.randrange(len(keys)) if keys else 0
+        for key in (*keys[begin:], *keys[:begin]):
+            self._fetch_unless_fetched(key)
+        if self._disk_failed:
+            yield from read_ahead(parts, self._read_range)
+        else:
+            yield from map(self.get, parts)
+
     def get(self, part: ByteRange) -> bytes:
         """The bytes of the range; fewer where the object is shorter."""
         if not self._disk_failed:
             try:
                 return self._out_of_whole(part)
             except OSError as error:
-                # It is Spark's, and others fill it too; no segment has to wait for room.
-                self._disk_failed = True
-                print(f"whole objects are not kept, ranges are read: {error}", file=sys.stderr)
+                self._failed(error)
         return self._read_range(part)
 
+    def _path(self, key: str) -> Path:
+        return self._directory / hashlib.sha256(key.encode()).hexdigest()
+
+    def _fetch_unless_fetched(self, key: str) -> None:
+        """Nor waits for who does it. What is missing is told where it is read."""
+        path = self._path(key)
+        try:
+            if self._disk_failed or path.exists():
+                return
+            self._directory.mkdir(parents=True, exist_ok=True)
+            with suppress(BlockingIOError, ObjectMissing), _locked(path, wait=False):
+                if not path.exists():
+                    self._keep(path, key)
+        except OSError as error:
+            self._failed(error)
+
     def _out_of_whole(self, part: ByteRange) -> bytes:
-        path = self._directory / hashlib.sha256(part.key.encode()).hexdigest()
+        path = self._path(part.key)
         if (found := _read(path, part)) is not None:
             return found
         self._directory.mkdir(parents=True, exist_ok=True)
-        with _locked(path.with_suffix(".lock")):
+        with _locked(path):
             if (found := _read(path, part)) is not None:
                 return found
-            body = self._fetch(part.key)
-            self._make_room(len(body))
-            draft = path.with_suffix(f".{os.getpid()}")
-            try:
-                draft.write_bytes(body)
-                draft.rename(path)
-            finally:
-                draft.unlink(missing_ok=True)
-        return body[part.start : part.end]
+            return self._keep(path, part.key)[part.start : part.end]
+
+    def _keep(self, path: Path, key: str) -> bytes:
+        """Fetch all of an object that is locked; its bytes."""
+        body = self._fetch(key)
+        self._make_room(len(body))
+        draft = path.with_suffix(f".{os.getpid()}")
+        try:
+            draft.write_bytes(body)
+            draft.rename(path)
+        finally:
+            draft.unlink(missing_ok=True)
+        return body
+
+    def _failed(self, error: OSError) -> None:
+        # It is Spark's, and others fill it too; no segment has to wait for room.
+        self._disk_failed = True
+        print(f"whole objects are not kept, ranges are read: {error}", file=sys.stderr)
 
     def _make_room(self, size: int) -> None:
         """Removes the oldest. Who reads one of them meanwhile has it open."""
@@ -101,8 +139,9 @@ def _read(path: Path, part: ByteRange) -> bytes | None:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """One task of the host at a time; the lock of a killed one dies with it."""
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+def _locked(path: Path, *, wait: bool = True) -> Iterator[None]:
+    """One task of the host at a time; the lock of a killed one dies with it. Raises
+    ``BlockingIOError`` where it is not waited for."""
+    with path.with_suffix(".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         yield

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from typing import NoReturn
 from uuid import UUID, uuid4
 
 import pytest
@@ -430,8 +431,8 @@ def test_segments_are_made_of_ranges_where_the_disk_takes_no_whole_objects(
     (candidate,) = world.plane.merge_candidates()
     full_disk(monkeypatch)
     services = world.services()
-    get = WholeObjects(tmp_path, services.read_object, services.read_range).get
-    (done,) = merge_partition(services, uuid4(), order(candidate), claim_ms=60_000, get=get)
+    read = WholeObjects(tmp_path, services.read_object, services.read_range).read
+    (done,) = merge_partition(services, uuid4(), order(candidate), claim_ms=60_000, read=read)
     assert done.ended == Ended.DONE
     assert [path for path in tmp_path.iterdir() if path.suffix != ".lock"] == []
     check_whole(world, [log], 1 << 30)
@@ -460,12 +461,12 @@ def test_a_claim_is_given_back_whatever_ends_the_task(world: World) -> None:
     split_everything(world)
     (candidate,) = world.plane.merge_candidates()
 
-    def broken(_: object) -> bytes:
+    def broken(_: object) -> NoReturn:
         raise OSError("the disk is broken")
 
     run = uuid4()
     with pytest.raises(OSError, match="the disk is broken"):
-        list(merge_partition(world.services(), run, order(candidate), claim_ms=60_000, get=broken))
+        list(merge_partition(world.services(), run, order(candidate), claim_ms=60_000, read=broken))
     assert world.plane.merge_claimed_for(log, run) == 0
     assert world.scene.sql("SELECT count(*) FROM tiering_failures") == [(0,)]
     assert [o.ended for o in merged_once(world, log)] == [Ended.DONE], "nobody waits for it"

@@ -65,7 +65,7 @@ class Watched:
 def merged(world: World, store: object, orders: list[MergeOrder]) -> list[MergeOutcome]:
     services = world.services(store=store)
     return list(
-        merge_partitions(services, uuid4(), orders, claim_ms=60_000, get=services.read_range)
+        merge_partitions(services, uuid4(), orders, claim_ms=60_000, read=services.read_ranges)
     )
 
 
@@ -115,9 +115,8 @@ def test_what_ends_one_partition_ends_the_task_and_no_claim_is_left(world: World
         assert over.wait(WAIT_S)
 
     services, worker = world.services(store=Watched(world, reading)), uuid4()
-    get = services.read_range
     with pytest.raises(OSError, match="the disk is broken"):
-        list(merge_partitions(services, worker, orders, claim_ms=60_000, get=get))
+        list(merge_partitions(services, worker, orders, claim_ms=60_000, read=services.read_ranges))
     claimed = [world.plane.merge_claimed_for(one.log, worker) for one in orders]
     assert claimed == [0] * len(orders), "the next attempt waits for nobody"
     finished = [row.log for row in world.plane.merged_segments(*world.plane.log_id_range())

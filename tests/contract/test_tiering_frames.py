@@ -27,6 +27,7 @@ from tideline.control_plane.catalog_writer import CatalogWriter
 from tideline.control_plane.cataloged_jobs import CatalogedJobs
 from tideline.domain.catalog import MergedSegment, decode
 from tideline.errors import ExitCode
+from tideline.kafka.batches import Buffer
 from tideline.object_store.client import (
     ObjectEntry,
     ObjectExists,
@@ -69,9 +70,7 @@ class DirectoryStore:
         upload.mkdir(parents=True)
         return upload.name
 
-    def put_part(
-        self, bucket: str, key: str, upload: str, number: int, body: bytes | bytearray
-    ) -> str:
+    def put_part(self, bucket: str, key: str, upload: str, number: int, body: Buffer) -> str:
         (self.root / bucket / upload / f"{number:05d}").write_bytes(body)
         return str(number)
 

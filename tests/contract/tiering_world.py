@@ -23,7 +23,7 @@ from tideline.control_plane.jobs import JobsControlPlane
 from tideline.control_plane.model import BatchToCommit, CommitError
 from tideline.control_plane.tiering_model import MergeCandidate
 from tideline.domain.ids import TopicIdPartition
-from tideline.kafka.batches import iter_batches, patch
+from tideline.kafka.batches import Buffer, iter_batches, patch
 from tideline.object_store.client import (
     ObjectMissing,
     ObjectStoreRefused,
@@ -72,9 +72,7 @@ class MemoryStore:
         self.parts[upload := f"upload-{next(self._uploads)}"] = {}
         return upload
 
-    def put_part(
-        self, bucket: str, key: str, upload: str, number: int, body: bytes | bytearray
-    ) -> str:
+    def put_part(self, bucket: str, key: str, upload: str, number: int, body: Buffer) -> str:
         self.parts[upload][number] = bytes(body)
         return f"{number}-{len(body)}"
 

@@ -36,7 +36,7 @@ MAX_INT = 2_147_483_647
 
 
 class Sink(Protocol):
-    """Where the bytes of a ``.log`` go. They may be changed once ``write`` has returned."""
+    """Where the bytes of a ``.log`` go. They stay as they are: it may keep them."""
 
     def write(self, some: Buffer, /) -> object: ...
 

@@ -24,6 +24,7 @@ from tideline.errors import TidelineError, UnreachableError
 from tideline.object_store.direct import DirectCalls, LeftToBoto3
 from tideline.object_store.listing import Asked, Page
 from tideline.object_store.listing import ObjectEntry as ObjectEntry
+from tideline.object_store.signature import Body
 from tideline.settings import ObjectStoreSettings
 
 if TYPE_CHECKING:
@@ -271,17 +272,13 @@ class ObjectStoreClient:
         )
         return answer["UploadId"]
 
-    def put_part(
-        self, bucket: str, key: str, upload: str, number: int, body: bytes | bytearray
-    ) -> str:
+    def put_part(self, bucket: str, key: str, upload: str, number: int, body: Body) -> str:
         """Write part ``number`` (from 1 on; at least 5 MiB, but for the last) and return its tag.
         Over what is there: it may be repeated."""
         where = f"bucket {bucket}: part {number} of {key} ({len(body)} bytes)"
         return self._call(where, lambda: self._put_part(bucket, key, upload, number, body))
 
-    def _put_part(
-        self, bucket: str, key: str, upload: str, number: int, body: bytes | bytearray
-    ) -> str:
+    def _put_part(self, bucket: str, key: str, upload: str, number: int, body: Body) -> str:
         if (direct := self._direct) is not None:
             try:
                 return direct.put_part(bucket, key, upload, number, body)

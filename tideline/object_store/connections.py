@@ -30,6 +30,8 @@ from botocore.exceptions import (
     SSLError,
 )
 
+from tideline.object_store.signature import Body
+
 MAX_LINE = 65_536
 """bytes"""
 MAX_HEADERS = 100
@@ -171,7 +173,7 @@ class Connection:
         """The server has ended it, or says what nobody has asked for."""
         return bool(self._ready.poll(0))
 
-    def ask(self, head: bytes, body: bytes | bytearray) -> Head:
+    def ask(self, head: bytes, body: Body) -> Head:
         """Send a call, and read the head of its answer. Raises ``ReadTimeoutError``,
         ``ConnectionClosedError`` or ``HTTPClientError``: the outcome is unknown."""
         try:
@@ -187,12 +189,12 @@ class Connection:
         except ValueError as error:
             raise HTTPClientError(error=error) from error
 
-    def _send(self, head: bytes, body: bytes | bytearray) -> None:
+    def _send(self, head: bytes, body: Body) -> None:
         deadline = time.monotonic() + self._read_timeout_s * (1 + len(body) // SLOWEST)
         self._sent_whole = False
         try:
             if len(body) <= _SENT_TOGETHER:
-                self._send_all(head + body, deadline)
+                self._send_all(head + bytes(body), deadline)
             else:
                 self._send_all(head, deadline)
                 self._send_all(body, deadline)
@@ -200,7 +202,7 @@ class Connection:
             return  # the server may have said why before it ended the connection
         self._sent_whole = True
 
-    def _send_all(self, data: bytes | bytearray, deadline: float) -> None:
+    def _send_all(self, data: Body, deadline: float) -> None:
         # The timeout of sendall() is for all of it whatever its size, and under TLS for 16 KiB.
         left = memoryview(data)
         while left:

@@ -37,7 +37,7 @@ from botocore.utils import get_environ_proxies
 
 from tideline.object_store.connections import Connection, Connections, Head, Server
 from tideline.object_store.listing import MAX_PAGE, Asked, Page, page_of
-from tideline.object_store.signature import Signer, escaped
+from tideline.object_store.signature import Body, Signer, escaped
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
@@ -141,7 +141,7 @@ class _Call:
     bucket: str
     key: str
     asked: Mapping[str, str]
-    body: bytes | bytearray = b""
+    body: Body = b""
     query: str = ""
     """Escaped, in the order of its names."""
 
@@ -224,9 +224,7 @@ class DirectCalls:
 
         self._again(_Call("PutObject", "PUT", bucket, key, asked, body), whole)
 
-    def put_part(
-        self, bucket: str, key: str, upload: str, number: int, body: bytes | bytearray
-    ) -> str:
+    def put_part(self, bucket: str, key: str, upload: str, number: int, body: Body) -> str:
         """The part's tag."""
         query = f"partNumber={number}&uploadId={quote(upload, safe='~')}"
 
@@ -306,7 +304,7 @@ class DirectCalls:
         where: Bucket,
         key: str,
         asked: Mapping[str, str],
-        body: bytes | bytearray,
+        body: Body,
         query: str = "",
     ) -> bytes:
         """All of a call before its body. Without a key it is one of the bucket, which is asked by a

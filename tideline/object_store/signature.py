@@ -12,9 +12,11 @@ import hashlib
 import hmac
 import time
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Protocol, TypeAlias
 from urllib.parse import quote
 
+Body: TypeAlias = bytes | bytearray | memoryview
+"""Of a call; a ``memoryview`` of bytes."""
 _ALGORITHM = "AWS4-HMAC-SHA256"
 
 
@@ -49,7 +51,7 @@ class Signer:
         method: str,
         path: str,
         signed: Mapping[str, str],
-        body: bytes | bytearray,
+        body: Body,
         keys: Keys,
         now_s: float,
         query: str = "",

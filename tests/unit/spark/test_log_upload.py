@@ -9,6 +9,7 @@ import pytest
 from spark.tiering import log_upload
 from spark.tiering.log_upload import LogUpload, WrongLength
 from tests.contract.tiering_world import TIERED, MemoryStore
+from tideline.kafka.batches import Buffer
 from tideline.object_store.client import ObjectStoreRefused, ObjectStoreUnavailable
 
 KEY = "t/0.log"
@@ -40,6 +41,16 @@ def test_a_small_log_is_one_request_and_a_large_one_comes_in_parts() -> None:
     assert store.parts == {}
     store.delete(TIERED, [KEY])
     assert upload(store, b"x" * 10) == 3, "its last part is full"
+
+
+def test_what_comes_in_pieces_of_a_parts_size_is_not_gathered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(log_upload, "LEAST_PART_BYTES", 6)
+    store = MemoryStore()
+    pieces = [b"a" * 7, b"b" * 7, b"c" * 6, b"d" * 5, b"e" * 6, b"f" * 6]
+    assert upload(store, *pieces) == 2 + 4, "two together, one, two together, one"
+    assert store.get(TIERED, KEY) == b"".join(pieces)
 
 
 def test_one_that_is_not_finished_leaves_nothing() -> None:
@@ -100,9 +111,7 @@ def test_a_log_of_another_length_than_its_segment_has_never_appears(
 
 
 class Broken(MemoryStore):
-    def put_part(
-        self, bucket: str, key: str, upload: str, number: int, body: bytes | bytearray
-    ) -> str:
+    def put_part(self, bucket: str, key: str, upload: str, number: int, body: Buffer) -> str:
         if number == 2:
             raise ObjectStoreRefused("no")
         return super().put_part(bucket, key, upload, number, body)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from spark.tiering.whole_objects import WholeObjects, local_directory
 from tideline.object_store.byte_ranges import ByteRange
+from tideline.object_store.client import ObjectMissing
 
 
 class Store:
@@ -21,6 +23,8 @@ class Store:
         self.asked.append(key)
         if key == "away":
             raise KeyError(key)
+        if key == "missing":
+            raise ObjectMissing(key)
         return key.encode() * 10
 
 
@@ -41,6 +45,51 @@ def test_every_range_of_an_object_costs_one_fetch_of_it(tmp_path: Path) -> None:
     assert found == [(w.key.encode() * 10)[w.start : w.end] for w in wanted]
     assert sorted(store.asked) == ["ab", "xyz"]
     assert tasks[0].get(part("ab", 15, 40)) == b"babab", "an object that is short is short"
+
+
+def test_what_a_segment_reads_is_fetched_once_by_however_many_and_comes_in_its_order(
+    tmp_path: Path,
+) -> None:
+    store = Store()
+    tasks = [WholeObjects(tmp_path / "new", store.fetch, no_range) for _ in range(3)]
+    wanted = [part(key, n, n + 2) for n in range(3) for key in ("ab", "xyz", "c")]
+    with ThreadPoolExecutor(9) as pool:
+        found = list(pool.map(lambda n: list(tasks[n % 3].read(wanted)), range(9)))
+    assert found == [[(w.key.encode() * 10)[w.start : w.end] for w in wanted]] * 9
+    assert sorted(store.asked) == ["ab", "c", "xyz"]
+    assert list(tasks[0].read([])) == []
+
+
+def test_an_object_that_another_one_fetches_is_not_waited_for_while_others_are_to_be_fetched(
+    tmp_path: Path,
+) -> None:
+    begun, others, asked = threading.Event(), threading.Event(), list[str]()
+
+    def fetch(key: str) -> bytes:
+        asked.append(key)
+        if key == "slow":
+            begun.set()
+            assert others.wait(60)
+        elif len(asked) == 3:
+            others.set()
+        return key.encode()
+
+    objects = WholeObjects(tmp_path, fetch, no_range)
+    wanted = [part(key, 0, 4) for key in ("slow", "b", "c")]
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(objects.get, wanted[0])
+        assert begun.wait(60)
+        assert list(objects.read(wanted)) == [b"slow", b"b", b"c"]
+        assert first.result(60) == b"slow"
+    assert sorted(asked) == ["b", "c", "slow"]
+
+
+def test_what_lies_before_a_missing_object_is_read(tmp_path: Path) -> None:
+    objects = WholeObjects(tmp_path, Store().fetch, no_range)
+    found = objects.read([part("ab", 0, 2), part("missing", 0, 2), part("c", 0, 1)])
+    assert next(found) == b"ab"
+    with pytest.raises(ObjectMissing):
+        next(found)
 
 
 def test_the_oldest_objects_go_when_the_bound_is_reached(tmp_path: Path) -> None:
