@@ -63,7 +63,8 @@ def main() -> None:
         os.execv(sys.executable, [sys.executable, "-m", "pyspark.daemon", *sys.argv[1:]])
     from pyspark.daemon import manager
 
-    stores = import_module("spark.common.stores")
+    from spark.common import stores
+
     # What boto3 knows of S3 is no garbage either.
     stores.WHEN_MADE += [gc.collect, gc.freeze]
     gc.collect()
