@@ -82,14 +82,11 @@ def to_frame(
     keep_neighbours: bool = False,
 ) -> DataFrame:
     """``rows`` in at most ``tasks`` partitions. ``keep_neighbours``: those that follow each other
-    mostly share one; else they are dealt out, as many to each as to any other."""
+    mostly share one; else they are dealt out."""
     table = pa.Table.from_batches([to_batch(row, rows)])
     frame = session.createDataFrame(table, spark_schema(row))
     parts = max(1, min(tasks, len(rows)))
-    if keep_neighbours:
-        return frame.coalesce(parts)
-    # Dealt out of several hands, each from a place of its own, some would get two and others none.
-    return frame.coalesce(1).repartition(parts)
+    return frame.coalesce(parts) if keep_neighbours else frame.repartition(parts)
 
 
 def from_frame(row: type[T], frame: DataFrame) -> list[T]:
