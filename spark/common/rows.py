@@ -82,7 +82,7 @@ def to_frame(
     keep_neighbours: bool = False,
 ) -> DataFrame:
     """``rows`` in at most ``tasks`` partitions. ``keep_neighbours``: those that follow each other
-    mostly share one; else they are dealt out, as many to each as to any other."""
+    mostly share one; else they are dealt out."""
     table = pa.Table.from_batches([to_batch(row, rows)])
     frame = session.createDataFrame(table, spark_schema(row))
     parts = max(1, min(tasks, len(rows)))

@@ -144,6 +144,7 @@ class Scene:
     world: World
     store: DirectoryStore
     directory: Path
+    worker: UUID
     found: dict[str, Any] = field(default_factory=dict)
 
 
@@ -179,7 +180,7 @@ def scene(database: Database, tmp_path_factory: pytest.TempPathFactory) -> Itera
             directory / "started",
         )
         assert SECRET.encode() not in cloudpickle.dumps(work)
-        scene = Scene(world, store, directory)
+        scene = Scene(world, store, directory, worker)
         scene.found = on_local_cluster(work, directory)
         yield scene
 
@@ -211,7 +212,10 @@ def test_a_merge_whose_executor_dies_before_its_last_write_is_made_once_and_coun
 ) -> None:
     made: list[MergeOutcome] = scene.found["merged"]
     done = [m for m in made if m.ended is Ended.DONE]
-    assert [(m.batches, m.records) for m in done] == [(3, 6)] * 2
+    assert {(m.batches, m.records) for m in done} == {(3, 6)}
+    work = scene.world.plane.take_tiering_work(scene.worker)
+    assert (work["segments.created"], work["batches.merged"]) == (2, 6), "by the transactions"
+    assert len(done) <= 2, "what was made beside it, as its executor died, nobody told"
     rows = list(scene.world.plane.merged_segments(*scene.world.plane.log_id_range()))
     finished = [row for row in rows if row.state == "COPY_SEGMENT_FINISHED"]
     assert len(finished) == 2
@@ -221,7 +225,7 @@ def test_a_merge_whose_executor_dies_before_its_last_write_is_made_once_and_coun
     assert scene.world.rows_left() == 0
     begun = {path.name for path in (scene.store.root / TIERED).iterdir()}
     assert (scene.directory / "died").exists()
-    assert len(begun) == 3 * 6, "one died after it had put a segment's files"
+    assert len(begun) in (3 * 6, 4 * 6), "those beside each other died after they had put files"
 
 
 def test_a_task_that_is_only_slow_is_not_begun_a_second_time(scene: Scene) -> None:
