@@ -1,7 +1,8 @@
 """A page of a listing, from what S3 answers to ListObjectsV2.
 
-boto3 takes a tenth of a second of CPU to read a page of a thousand keys, most of it for times; this
-takes a twentieth of that. What is no listing of what was asked for is an error, never an empty one.
+boto3 takes some 75 ms of CPU to read a page of a thousand keys, most of it for shapes and times;
+this takes a fifth to a tenth of that. What is no listing of what was asked for is an error, never
+an empty one.
 """
 
 from __future__ import annotations
