@@ -93,6 +93,7 @@ def test_a_task_waits_for_its_turn_while_the_jobs_have_all_of_their_connections(
             query = "SELECT count(*) FROM pg_stat_activity WHERE usename = %s"
             assert connection.execute(query, [JOBS]).fetchone() == (2,)
         planes[0].close()
-        assert third.result(30) == planes[1].identity()
+        # Not where its log ends: others write meanwhile.
+        assert third.result(30).history_id == planes[1].identity().history_id
     for plane in planes[1:]:
         plane.close()

@@ -183,7 +183,8 @@ def test_functions_of_others_stay_with_their_triggers(
             names = {name for (name,) in triggers}
         assert names == {
             "watch", "keep_topic_change", "keep_log_change", "keep_override_change",
-            "keep_phase_begun", "keep_phase_change", "assert_state_move",
+            "keep_phase_begun", "keep_phase_change", "keep_told_begun", "keep_told_change",
+                "assert_state_move",
         }  # fmt: skip
         assert "watch" in function_ids(dsn)
 
