@@ -109,8 +109,13 @@ def reached(holder: psycopg.Connection, driver: subprocess.Popen[bytes]) -> bool
 
 
 def kill_nine(driver: subprocess.Popen[bytes]) -> None:
-    """All processes of the run, before any of them can react."""
-    family = [main := psutil.Process(driver.pid), *main.children(recursive=True)]
+    """All processes of the run, before any of them can react. One that has ended by itself left
+    none that matters, and why it did is for its caller to say."""
+    try:
+        main = psutil.Process(driver.pid)
+        family = [main, *main.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return
     for process in family:
         process.suspend()
     for process in family:
