@@ -344,7 +344,7 @@ METHODS: Mapping[str, frozenset[str]] = {
     "abort_multipart_upload": frozenset({ABORT}),
     "copy": frozenset({GET, PUT, ABORT}),
     "delete_objects": frozenset({DELETE}),
-    "get_paginator": frozenset({LIST}),
+    "list_objects_v2": frozenset({LIST}),
     "head_bucket": frozenset({LIST}),
 }
 """Methods of boto3's client that are called, and the actions that each needs."""

@@ -15,6 +15,7 @@ from typing import Any
 
 from tideline.domain.ids import TopicPartition
 from tideline.domain.rebuild_plan import LogPlan
+from tideline.domain.snapshot_lines import topics_of
 from tideline.errors import UsageError
 from tideline.rebuild.survey import Survey
 
@@ -33,13 +34,15 @@ class Told:
 def read_told(path: Path) -> list[Told]:
     """Raises :class:`UsageError` for a file that is none of the three kinds."""
     try:
-        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        text = path.read_text(encoding="utf-8")
+        lines = [line for line in text.splitlines() if line.strip()]
         if any(line.split()[:2] == ["GROUP", "TOPIC"] for line in lines):
             return list(_of_groups(lines))
-        documents = [json.loads(line) for line in lines]
-        if documents and "format" in documents[0]:
-            return list(_of_snapshot(documents, str(path)))
-        return [_of_producer(one, str(path)) for one in documents]
+        if lines and "format" in json.loads(lines[0]):
+            # A last line without an end was being written when the gateway died.
+            ended = lines if text.endswith("\n") else lines[:-1]
+            return list(_of_snapshot(list(map(json.loads, ended)), str(path)))
+        return [_of_producer(json.loads(line), str(path)) for line in lines]
     except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
         raise UsageError(
             f"{path} tells nothing that is known here ({error!r}): give a gateway's tracking.json, "
@@ -86,11 +89,9 @@ def _of_groups(lines: Iterable[str]) -> Iterator[Told]:
 
 
 def _of_snapshot(documents: list[dict[str, Any]], source: str) -> Iterator[Told]:
-    topics = {topic["name"]: topic for topic in documents[0]["topics"]}
-    for change in documents[1:]:
-        topics[change["name"]] = change["topic"] or {"partitions": []}
-    for name, topic in topics.items():
-        for row in topic["partitions"]:
+    whole, *changes = documents
+    for name, topic in topics_of(whole, changes).items():
+        for row in topic["partitions"].values():
             log = TopicPartition(name, row["partition"])
             yield Told(log, source, end=row["high_watermark"], boundary=row["boundary"])
 

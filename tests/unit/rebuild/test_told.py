@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -64,17 +65,24 @@ def test_a_record_that_a_producer_was_told_of_is_there_or_is_told(
     assert bool(differences(read_told(file), found)) is missed
 
 
+@pytest.mark.parametrize("written", ["at once", "by partition", "and another was begun"])
 @pytest.mark.parametrize(("boundary", "missed"), [(10, False), (11, True)])
 def test_a_gateways_snapshot_names_the_same_b0_or_is_told(
-    found: Survey, tmp_path: Path, boundary: int, missed: bool
+    found: Survey, tmp_path: Path, boundary: int, missed: bool, written: str
 ) -> None:
-    row = TrackedPartition(TOPIC, 0, MigrationState.HYBRID, 3, False, boundary=boundary)
+    before = TrackedPartition(TOPIC, 0, MigrationState.MIGRATING, 3, True)
+    row = replace(before, state=MigrationState.HYBRID, quiesced=False, boundary=boundary)
     topic = TrackedTopic(
         "orders", TOPIC, TrackingKind.MIGRATED, TopicStatus.ACTIVE, "CreateTime", 1_000,
         partitions={0: row}, overrides={}, round=1,
     )  # fmt: skip
-    file = SnapshotFile(tmp_path, 1)
-    file.write(PostgresIdentity("1", 1), [topic])
+    file, identity = SnapshotFile(tmp_path, 1), PostgresIdentity("1", 1)
+    if written != "at once":
+        file.write(identity, [replace(topic, partitions={0: before})])
+    file.write(identity, [topic])
+    if written == "and another was begun":
+        with file.path.open("a") as begun:
+            begun.write('{"name":"orders","rows":[{"par')
     told = differences(read_told(file.path), found)
     assert bool(told) is missed
 

@@ -25,6 +25,7 @@ from tideline.control_plane.model import (
     TrackingKind,
 )
 from tideline.domain.migration import MigrationState
+from tideline.domain.snapshot_lines import topics_of
 from tideline.errors import UsageError
 from tideline.gateway.tracking.durable_file import replace_durably
 from tideline.gateway.tracking.rows import Rows
@@ -129,9 +130,7 @@ class SnapshotFile:
             if document["gateway_id"] != self._gateway_id:
                 raise ValueError(f"it belongs to gateway {document['gateway_id']}")
             system_identifier, timeline = document["identity"]
-            topics = {entry["name"]: _by_number(entry) for entry in document["topics"]}
-            for change in map(json.loads, changes):
-                _apply(change, topics)
+            topics = topics_of(document, map(json.loads, changes))
             return Snapshot(
                 PostgresIdentity(str(system_identifier), int(timeline)),
                 tuple(map(_topic_in, topics.values())),
@@ -156,8 +155,7 @@ def _lines(text: str) -> list[str]:
 
 _ROW_FIELDS = tuple(field.name for field in fields(TrackedPartition))
 _Change: TypeAlias = dict[str, Any]
-"""One line: a topic's name, and ``topic`` as it is now (``None``: it is tracked no more), or
-``rows``: partitions that take the place of those that it has under their numbers."""
+"""One line, as :mod:`tideline.domain.snapshot_lines` has it."""
 
 
 def _change(name: str, before: TrackedTopic | None, now: TrackedTopic | None) -> _Change | None:
@@ -174,20 +172,6 @@ def _change(name: str, before: TrackedTopic | None, now: TrackedTopic | None) ->
         if was is None or _durable(was) != _durable(row):
             changed.append(row)
     return {"name": name, "rows": [_row_out(row) for row in changed]} if changed else None
-
-
-def _by_number(entry: dict[str, Any]) -> dict[str, Any]:
-    return {**entry, "partitions": {row["partition"]: row for row in entry["partitions"]}}
-
-
-def _apply(change: _Change, topics: dict[str, dict[str, Any]]) -> None:
-    name = change["name"]
-    if "rows" in change:
-        topics[name]["partitions"] |= {row["partition"]: row for row in change["rows"]}
-        return
-    topics.pop(name, None)
-    if change["topic"] is not None:
-        topics[name] = _by_number(change["topic"])
 
 
 def _size(change: _Change) -> int:
