@@ -79,7 +79,7 @@ FOUND_BY: dict[str, int] = {
     "told in disorder": 1,
     "given up untold": 126,
     "sent is not committed": 126,
-    "retry placed": 269,
+    "retry placed": 902,
 }
 """The seed that finds a bug (docs/simulation.md says how it was looked for)."""
 
