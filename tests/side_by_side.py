@@ -18,6 +18,8 @@ from xdist.workermanage import WorkerController
 WITH_A_STACK = ("tests/airflow/", "tests/integration/", "tests/fault/")
 WITHOUT_STACK_FROM = 3
 """Processes: fewer have a stack each."""
+LONG = ("tests/airflow/test_dags.py", "tests/integration/test_standalone_cluster.py")
+"""Minutes each: whoever began one of these at the end would be waited for."""
 FROM_THE_END = 1
 WORTH_A_STACK = 4
 """Files: its start and end take both cores for half a minute."""
@@ -30,7 +32,7 @@ def next_file(
     which are in their order; ``None``: nothing is left for it."""
     if processes < WITHOUT_STACK_FROM:
         return next(iter(files), None)
-    with_a_stack = [file for file in files if needs_a_stack(file)]
+    with_a_stack = sorted(filter(needs_a_stack, files), key=lambda file: file not in LONG)
     without = [file for file in files if not needs_a_stack(file)]
     if process != processes - 1:
         if process == FROM_THE_END:

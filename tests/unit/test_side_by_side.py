@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import pytest
 
-from tests.side_by_side import WORTH_A_STACK, next_file
+from tests.side_by_side import LONG, WORTH_A_STACK, next_file
 
 FILES = [
     "tests/unit/test_a.py",
@@ -26,6 +27,13 @@ def test_the_last_of_three_needs_no_stack_and_the_others_take_what_does_from_bot
     assert next_file(FILES[:-1], 1, 3) == "tests/integration/test_d.py"
     assert next_file(FILES[:2], 0, 3) == "tests/unit/test_a.py"
     assert next_file(FILES[2:], 2, 3) is None
+
+
+def test_what_takes_minutes_is_begun_first() -> None:
+    files = ["tests/airflow/test_a.py", *reversed(LONG), "tests/fault/test_b.py"]
+    assert [next_file(files, process, 3) for process in (0, 1)] == [LONG[1], files[-1]]
+    assert next_file([files[0], LONG[1]], 0, 3) == LONG[1]
+    assert all(Path(file).is_file() for file in LONG)
 
 
 def test_the_last_starts_a_stack_where_enough_is_left_for_one_and_has_it_then() -> None:
