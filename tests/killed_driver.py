@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import psutil
@@ -116,9 +116,13 @@ def kill_nine(driver: subprocess.Popen[bytes]) -> None:
         family = [main, *main.children(recursive=True)]
     except psutil.NoSuchProcess:
         return
+    # A suspended group of processes that has lost its parent gets a SIGHUP of the kernel, and may be
+    # gone before its turn comes.
     for process in family:
-        process.suspend()
+        with suppress(psutil.NoSuchProcess):
+            process.suspend()
     for process in family:
-        process.kill()
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
     psutil.wait_procs(family, timeout=20)
     driver.wait(20)
