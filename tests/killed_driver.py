@@ -116,8 +116,8 @@ def kill_nine(driver: subprocess.Popen[bytes]) -> None:
         family = [main, *main.children(recursive=True)]
     except psutil.NoSuchProcess:
         return
-    # A suspended group of processes that has lost its parent gets a SIGHUP of the kernel, and may be
-    # gone before its turn comes.
+    # A suspended group of processes that has lost its parent gets a SIGHUP of the kernel, and may
+    # be gone before its turn comes.
     for process in family:
         with suppress(psutil.NoSuchProcess):
             process.suspend()
