@@ -114,11 +114,13 @@ def prefix_units(logs: DataFrame, events: DataFrame, now_ms: int) -> DataFrame:
 def units_of_logs(tables: Iterator[pa.Table]) -> Iterator[pa.RecordBatch]:
     """Those of :func:`units_of_log`, by the thousand."""
     some: list[pa.RecordBatch] = []
+    rows = 0
     for table in tables:
         some.append(units_of_log(table))
-        if sum(map(len, some)) >= ROWS_AT_ONCE or len(some) >= ROWS_AT_ONCE:
+        rows += len(some[-1])
+        if max(rows, len(some)) >= ROWS_AT_ONCE:
             yield pa.concat_batches(some)
-            some = []
+            some, rows = [], 0
     if some:
         yield pa.concat_batches(some)
 

@@ -7,11 +7,12 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 import psycopg
@@ -29,6 +30,9 @@ from tideline.rebuild.postgres import RebuildPostgres
 from tideline.settings import ControlPlaneSettings
 from tideline.stack import processes
 from tideline.stack.parts.postgres import system_user
+
+if TYPE_CHECKING:
+    from tests.contract.tiering_world import World
 
 PASSWORDS = {
     "tideline_gateway": "gateway-secret",
@@ -143,6 +147,20 @@ def database(postgres_server: PostgresServer) -> Database:
     apply(dsn)
     provision_roles(dsn, PASSWORDS)
     return Database(dsn)
+
+
+@pytest.fixture(scope="module")
+def worlds(database: Database) -> Iterator[Callable[[], World]]:
+    """A world of tiering that begins anew each time it is asked for."""
+    from tests.contract.tiering_world import World  # which needs this module
+
+    with World.factory(database) as begin:
+        yield begin
+
+
+@pytest.fixture
+def world(worlds: Callable[[], World]) -> World:
+    return worlds()
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,6 @@ from spark.tiering.outcomes import Ended, MergeOutcome
 from spark.tiering.split_files import split
 from spark.tiering.wal_reads import in_segment
 from spark.tiering.whole_objects import WholeObjects
-from tests.contract.conftest import Database
 from tests.contract.tiering_world import (
     DISKLESS,
     TIERED,
@@ -46,18 +45,6 @@ from tideline.kafka.segment_lookup import (
     position_for_timestamp,
 )
 from tideline.object_store.client import ObjectTruncated
-
-
-@pytest.fixture(scope="module")
-def worlds(database: Database) -> Iterator[Callable[[], World]]:
-    """A world that begins anew each time it is asked for."""
-    with World.factory(database) as begin:
-        yield begin
-
-
-@pytest.fixture
-def world(worlds: Callable[[], World]) -> World:
-    return worlds()
 
 
 def split_everything(world: World, services: object | None = None) -> None:

@@ -16,23 +16,11 @@ from spark.tiering.merge_partition import SEGMENTS_AT_ONCE, MergeOrder
 from spark.tiering.outcomes import Ended, MergeOutcome
 from spark.tiering.side_by_side import merge_partitions
 from spark.tiering.split_files import split
-from tests.contract.conftest import Database
 from tests.contract.tiering_world import World, order
 from tests.unit.kafka.segment_batches import sized
 from tideline.domain.ids import TopicIdPartition
 
 WAIT_S = 60
-
-
-@pytest.fixture(scope="module")
-def worlds(database: Database) -> Iterator[Callable[[], World]]:
-    with World.factory(database) as begin:
-        yield begin
-
-
-@pytest.fixture
-def world(worlds: Callable[[], World]) -> World:
-    return worlds()
 
 
 def split_partitions(world: World, partitions: int, files: int = 1) -> list[TopicIdPartition]:

@@ -4,7 +4,7 @@ copied."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 from uuid import UUID, uuid4
@@ -14,7 +14,6 @@ import pytest
 from spark.tiering import split_files
 from spark.tiering.outcomes import Ended, SplitOutcome
 from spark.tiering.split_files import SplitOrder, Splitter, runs, split
-from tests.contract.conftest import Database
 from tests.contract.tiering_world import ALL_OLD, World
 from tests.unit.kafka.segment_batches import Spec, sized
 from tideline.control_plane.tiering_model import ClaimedBatch, ClaimedFile, SplitRun
@@ -32,17 +31,6 @@ def test_a_run_ends_where_offsets_are_missing_and_at_another_partition() -> None
     assert [(r.log_id, r.base_offset, r.last_offset, r.batch_count) for r in found] == [
         (1, 0, 5, 3), (1, 9, 9, 1), (2, 6, 6, 1),
     ]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def worlds(database: Database) -> Iterator[Callable[[], World]]:
-    with World.factory(database) as begin:
-        yield begin
-
-
-@pytest.fixture
-def world(worlds: Callable[[], World]) -> World:
-    return worlds()
 
 
 def claim(world: World, worker: UUID, **more: Any) -> list[ClaimedFile]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,7 +20,6 @@ from spark.tiering.frames import Share, Slot, merge, split
 from spark.tiering.outcomes import Ended, MergeOutcome, SplitOutcome
 from spark.tiering.services import Services
 from spark.tiering.split_files import SplitOrder
-from tests.contract.conftest import Database
 from tests.contract.tiering_world import DISKLESS, TIERED, World, order
 from tests.unit.kafka.segment_batches import sized
 from tideline.control_plane.catalog_writer import CatalogWriter
@@ -113,17 +112,6 @@ class Opening:
     def __call__(self) -> Iterator[Services]:
         with closing(cataloged(self.settings, self.store)) as plane:
             yield Services(plane, self.store, DISKLESS, TIERED, park_after=3)
-
-
-@pytest.fixture(scope="module")
-def worlds(database: Database) -> Iterator[Callable[[], World]]:
-    with World.factory(database) as begin:
-        yield begin
-
-
-@pytest.fixture
-def world(worlds: Callable[[], World]) -> World:
-    return worlds()
 
 
 def test_frames_split_and_merge_what_the_world_holds(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -176,6 +177,13 @@ class ObjectStoreClient:
         if (client := self.__dict__.pop("_client", None)) is not None:
             client.close()
 
+    def _made(self, directly: Callable[[DirectCalls], T], by_boto3: Callable[[], T]) -> T:
+        """A call: directly where it can be, else by boto3."""
+        if (direct := self._direct) is not None:
+            with suppress(LeftToBoto3):
+                return directly(direct)
+        return by_boto3()
+
     def list_objects(
         self, bucket: str, prefix: str, start_after: str | None = None
     ) -> Iterator[ObjectEntry]:
@@ -198,11 +206,11 @@ class ObjectStoreClient:
             asked = replace(asked, token=page.further)
 
     def _page(self, bucket: str, asked: Asked) -> Page:
-        if (direct := self._direct) is not None:
-            try:
-                return direct.list(bucket, asked)
-            except LeftToBoto3:
-                pass
+        return self._made(
+            lambda direct: direct.list(bucket, asked), lambda: self._page_by_boto3(bucket, asked)
+        )
+
+    def _page_by_boto3(self, bucket: str, asked: Asked) -> Page:
         options: dict[str, Any] = {
             name: value
             for name, value in (
@@ -237,15 +245,14 @@ class ObjectStoreClient:
 
     def _got(self, bucket: str, key: str, asked: str | None, size: int | None) -> tuple[bytes, int]:
         """The body, and its length as the answer told it. ``asked``: a range of ``size`` bytes."""
-        if (direct := self._direct) is not None:
-            try:
-                return direct.get(bucket, key, asked, size)
-            except LeftToBoto3:
-                pass
-        options: dict[str, Any] = {} if asked is None else {"Range": asked}
-        answer = self._client.get_object(Bucket=bucket, Key=key, **options)
-        body = answer["Body"].read()
-        return body, answer.get("ContentLength", len(body))
+
+        def by_boto3() -> tuple[bytes, int]:
+            options: dict[str, Any] = {} if asked is None else {"Range": asked}
+            answer = self._client.get_object(Bucket=bucket, Key=key, **options)
+            body = answer["Body"].read()
+            return body, answer.get("ContentLength", len(body))
+
+        return self._made(lambda direct: direct.get(bucket, key, asked, size), by_boto3)
 
     def put(self, bucket: str, key: str, body: bytes, *, new: bool = False) -> None:
         """Write ``body`` under ``key``, over what is there. ``new``: only if the key is free, else
@@ -254,13 +261,11 @@ class ObjectStoreClient:
         self._call(where, lambda: self._put(bucket, key, body, new))
 
     def _put(self, bucket: str, key: str, body: bytes, new: bool) -> None:
-        if (direct := self._direct) is not None:
-            try:
-                return direct.put(bucket, key, body, new=new)
-            except LeftToBoto3:
-                pass
-        options: dict[str, Any] = {"IfNoneMatch": "*"} if new else {}
-        self._client.put_object(Bucket=bucket, Key=key, Body=body, **options)
+        def by_boto3() -> None:
+            options: dict[str, Any] = {"IfNoneMatch": "*"} if new else {}
+            self._client.put_object(Bucket=bucket, Key=key, Body=body, **options)
+
+        self._made(lambda direct: direct.put(bucket, key, body, new=new), by_boto3)
 
     def begin_parts(self, bucket: str, key: str) -> str:
         """Begin an object that comes in parts; nobody sees it before :meth:`complete_parts`. The id
@@ -279,15 +284,15 @@ class ObjectStoreClient:
         return self._call(where, lambda: self._put_part(bucket, key, upload, number, body))
 
     def _put_part(self, bucket: str, key: str, upload: str, number: int, body: Body) -> str:
-        if (direct := self._direct) is not None:
-            try:
-                return direct.put_part(bucket, key, upload, number, body)
-            except LeftToBoto3:
-                pass
-        answer = self._client.upload_part(
-            Bucket=bucket, Key=key, UploadId=upload, PartNumber=number, Body=bytes(body)
+        def by_boto3() -> str:
+            answer = self._client.upload_part(
+                Bucket=bucket, Key=key, UploadId=upload, PartNumber=number, Body=bytes(body)
+            )
+            return answer["ETag"]
+
+        return self._made(
+            lambda direct: direct.put_part(bucket, key, upload, number, body), by_boto3
         )
-        return answer["ETag"]
 
     def complete_parts(self, bucket: str, key: str, upload: str, tags: Sequence[str]) -> None:
         """The object is its parts 1 to n, of these tags; it appears at once. Repeated after an

@@ -9,6 +9,7 @@ import pytest
 import uvloop
 
 from tests.unit.object_store.scripted_server import ScriptedServer, scripted_server
+from tideline.object_store.client import ObjectStoreClient
 
 
 def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
@@ -33,3 +34,17 @@ def _server() -> Iterator[ScriptedServer]:
 def s3(_server: ScriptedServer) -> ScriptedServer:
     _server.begin_anew()
     return _server
+
+
+@pytest.fixture(params=[False, True], ids=["boto3", "direct"])
+def direct(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
+@pytest.fixture(scope="module")
+def _clients() -> Iterator[dict[object, ObjectStoreClient]]:
+    """Making one takes boto3 a moment."""
+    clients: dict[object, ObjectStoreClient] = {}
+    yield clients
+    for client in clients.values():
+        client.close()

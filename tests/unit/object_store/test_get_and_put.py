@@ -49,26 +49,12 @@ QUICK = CallBounds(read_timeout_s=0.3, attempts=1, connect_timeout_s=0.3)
 PUT_OK = [answer(200)]
 
 
-@pytest.fixture(params=[False, True], ids=["boto3", "direct"])
-def direct(request: pytest.FixtureRequest) -> bool:
-    return bool(request.param)
-
-
 def settings(url: str, **more: object) -> ObjectStoreSettings:
     keys = {"s3_access_key": "AK", "s3_secret_key": "SK"}
     return ObjectStoreSettings.model_validate({"s3_endpoint": url, **keys, **more})
 
 
 Connect = Callable[..., ObjectStoreClient]
-
-
-@pytest.fixture(scope="module")
-def _clients() -> Iterator[dict[object, ObjectStoreClient]]:
-    """Making one takes boto3 a moment."""
-    clients: dict[object, ObjectStoreClient] = {}
-    yield clients
-    for client in clients.values():
-        client.close()
 
 
 @pytest.fixture

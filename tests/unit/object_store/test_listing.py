@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from urllib.parse import parse_qs, quote_plus, urlsplit
 
@@ -33,21 +33,7 @@ MODIFIED = "2026-01-02T03:04:05.678Z"
 AT = datetime(2026, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
 
 
-@pytest.fixture(params=[False, True], ids=["boto3", "direct"])
-def direct(request: pytest.FixtureRequest) -> bool:
-    return bool(request.param)
-
-
 Connect = Callable[..., ObjectStoreClient]
-
-
-@pytest.fixture(scope="module")
-def _clients() -> Iterator[dict[object, ObjectStoreClient]]:
-    """Making one takes boto3 a moment."""
-    clients: dict[object, ObjectStoreClient] = {}
-    yield clients
-    for client in clients.values():
-        client.close()
 
 
 def client_of(url: str, bounds: CallBounds, direct: bool) -> ObjectStoreClient:
