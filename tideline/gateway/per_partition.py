@@ -124,6 +124,7 @@ class SplitRequest:
             for row in topic.partitions
         ]
         self._denied: dict[PartitionEntry, KafkaErrorCode] = {}
+        self._asked_by: dict[PartitionEntry, Handling] = {}
         self.is_tracked = any(
             item.at.route(tracking).kind is not RouteKind.CLASSIC for item in self.items
         )
@@ -148,7 +149,13 @@ class SplitRequest:
         return {item.at.topic.name for item in self.items if item.at.topic is not None}
 
     def rule(self, item: PartitionEntry) -> Handling:
-        """What to do with it, as it is now."""
+        """What to do with it, as it is now. The first that says to ask Kafka is remembered."""
+        found = self._rule(item)
+        if found.asks_kafka:
+            self._asked_by.setdefault(item, found)
+        return found
+
+    def _rule(self, item: PartitionEntry) -> Handling:
         if (denied := self._denied.get(item)) is not None:
             return Handling(Behaviour.REFUSE, denied)
         route = item.at.route(self._tracking)
@@ -176,10 +183,16 @@ class SplitRequest:
             TopicPartition(item.at.topic.name, item.at.partition): (item, row)
             for item, row in items
             if item.at.topic is not None
-            and self.rule(item).is_for_the_leader(int(answers[item].error_code))
+            and self._is_for_the_leader(item, int(answers[item].error_code))
         }
         answers |= await self._from_leaders(asked, for_leaders)
         return {item: self._told(item, row) for item, row in answers.items()}
+
+    def _is_for_the_leader(self, item: PartitionEntry, code: int) -> bool:
+        """Either by what holds now, or by what held when Kafka was to be asked: the prefix may
+        have gone since, and with it the reason to ask."""
+        rules = (self._rule(item), self._asked_by.get(item))
+        return any(rule is not None and rule.is_for_the_leader(code) for rule in rules)
 
     def _told(self, item: PartitionEntry, row: Any) -> Any:
         code = int(row.error_code)

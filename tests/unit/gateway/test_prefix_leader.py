@@ -21,6 +21,7 @@ from tideline.kafka.observer import OffsetAnswer
 
 NOT_READY = tracked_row(generation=2, boundary=100, boundary_epoch=7)
 HYBRID = replace(NOT_READY, ready=True)
+NO_PREFIX = replace(HYBRID, prefix_gone=True)
 LIST_OFFSETS, LEADER_EPOCH, DELETE = (
     ApiKey.LIST_OFFSETS,
     ApiKey.OFFSET_FOR_LEADER_EPOCH,
@@ -181,6 +182,28 @@ async def test_before_readiness_clients_have_to_go_to_the_leader(
     leader.bench.show(NOT_READY)
     assert (await leader.told(api_key, NOT_LEADER))[0] == NOT_LEADER.name
     assert not leader.asked
+
+
+@APIS
+@pytest.mark.parametrize(
+    ("before", "now"), [(NOT_READY, HYBRID), (HYBRID, NO_PREFIX)], ids=["ready", "prefix gone"]
+)
+async def test_the_leader_is_asked_whatever_became_known_while_the_follower_refused(
+    leader: Leader, api_key: ApiKey, before: TrackedPartition, now: TrackedPartition
+) -> None:
+    """Another gateway's deletion takes the prefix away, say, and with it why Kafka was asked."""
+    leader.bench.show(before)
+    leader.answer = answering(api_key, ErrorCode.none, 40)
+    refused = answering(api_key, NOT_LEADER)
+
+    def refuse(message: Any) -> Any:
+        leader.bench.show(now)
+        return refused(message)
+
+    leader.bench.client.broker[api_key] = refuse
+    response = await leader.bench.ask(asking(api_key))
+    assert response.topics[0].partitions[0].error_code is ErrorCode.none
+    assert leader.asked
 
 
 @pytest.mark.parametrize(
