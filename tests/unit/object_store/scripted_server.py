@@ -128,7 +128,7 @@ class ScriptedServer:
     def _serve(self, peer: Peer, number: int) -> None:
         with peer.socket, peer.socket.makefile("rb") as reader:
             while peer.open:
-                call = self._read(reader, number)
+                call = self._read(reader, peer, number)
                 if call is None:
                     return
                 with self._lock:
@@ -144,7 +144,7 @@ class ScriptedServer:
                         step(peer)
 
     @staticmethod
-    def _read(reader: BinaryIO, number: int) -> Call | None:
+    def _read(reader: BinaryIO, peer: Peer, number: int) -> Call | None:
         first = reader.readline()
         if not first:
             return None
@@ -153,6 +153,8 @@ class ScriptedServer:
         while (line := reader.readline().rstrip(b"\r\n")) != b"":
             name, _, value = line.decode("latin-1").partition(":")
             headers[name.strip().lower()] = value.strip()
+        if headers.get("expect") == "100-continue":  # boto3 holds a body back for a second else
+            peer.socket.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
         body = reader.read(int(headers.get("content-length", 0)))
         return Call(method, target, headers, body, number)
 

@@ -369,8 +369,22 @@ TRIED_AGAIN: dict[str, list[Step]] = {
 }
 
 
+@pytest.fixture
+def waited(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What this thread would have slept, in seconds, in order; others sleep as they do."""
+    asked: list[float] = []
+    sleep, own = time.sleep, threading.get_ident()
+
+    def waits(seconds: float) -> None:
+        asked.append(seconds) if threading.get_ident() == own else sleep(seconds)
+
+    monkeypatch.setattr("time.sleep", waits)
+    return asked
+
+
 @pytest.mark.parametrize("name", TRIED_AGAIN)
 @pytest.mark.parametrize("attempts", [1, 3])
+@pytest.mark.usefixtures("waited")
 def test_so_many_attempts_are_made_as_the_bounds_say(
     s3: ScriptedServer, connected: Connect, name: str, attempts: int
 ) -> None:
@@ -387,16 +401,8 @@ def test_so_many_attempts_are_made_as_the_bounds_say(
 
 @pytest.mark.parametrize("steps", [[error(503, "SlowDown")], [answer(429)]])
 def test_throttling_is_waited_for(
-    s3: ScriptedServer, connected: Connect, monkeypatch: pytest.MonkeyPatch, steps: list[Step]
+    s3: ScriptedServer, connected: Connect, waited: list[float], steps: list[Step]
 ) -> None:
-    waited: list[float] = []
-    sleep, own = time.sleep, threading.get_ident()
-
-    def waits(seconds: float) -> None:
-        """Other threads of the process sleep as they do."""
-        waited.append(seconds) if threading.get_ident() == own else sleep(seconds)
-
-    monkeypatch.setattr("time.sleep", waits)
     s3.plays(steps)
     with pytest.raises(ObjectStoreUnavailable):
         connected(s3.url, CallBounds(read_timeout_s=5, attempts=4)).get("wal", "k")
