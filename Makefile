@@ -7,6 +7,10 @@ BIN := $(VENV)/bin
 UV := .tools/bin/uv
 STAMP := $(VENV)/.synced
 
+# Images set it. A run of the tests starts hundreds of processes, and each would compile what it
+# imports, and each process of pytest all test files, for itself.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
