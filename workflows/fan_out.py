@@ -1,7 +1,8 @@
 """Starts the partitions' workflows, a bounded number at once, and steers them.
 
 A partition's workflow outlives its topic's (``ParentClosePolicy.ABANDON``) and answers to
-whichever runs under the topic's id, so starting one that runs already means: ask it to report.
+whichever runs under the topic's id, so starting one that runs already means: ask it to report. One
+that nobody asked tells by its outcome alone, which only the run that started it gets.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from temporalio.workflow import ChildWorkflowHandle, ParentClosePolicy
 with workflow.unsafe.imports_passed_through():
     from tideline.domain.messages import (
         ABORTED,
+        CROSSED,
         DONE,
         ENDINGS,
         FORCED,
         GONE,
         PARTITION_WORKFLOW,
+        SHAPE,
         TO_DO,
         PartitionMigrationInput,
         PartitionOutcome,
@@ -52,9 +55,17 @@ TASK_TIMEOUT = timedelta(seconds=5)
 """A worker that dies inside a write pause is noticed after this, well within the quiesce's hold."""
 
 Child = ChildWorkflowHandle[PartitionMigrationInput, PartitionOutcome]
-_PHASE_OF_OUTCOME = {"ready": DONE, ABORTED: ABORTED, GONE: GONE, FORCED: FORCED}
+_PHASE_OF_OUTCOME = {
+    CROSSED: Phase.READINESS,
+    "ready": DONE,
+    ABORTED: ABORTED,
+    GONE: GONE,
+    FORCED: FORCED,
+}
 ARMING_ENDS = "arming-that-fails-holds-up-nothing"
 """Patch: before it a call to arm that was interrupted ended the fan-out, and the topic hung."""
+LETS_THROUGH = "lets-partitions-through-2026-11"
+"""Patch: before it each partition asked for its permit, armed or not."""
 IN_SLICES = "starts-and-steers-in-slices-2026-11"
 """Patch: before it thousands of signals were one piece of work, which nothing could interrupt."""
 
@@ -96,16 +107,25 @@ class FanOut:
         if report.waits_for is WaitsFor.READY and self._is_told(report):
             # It has not heard of it, or was started anew.
             self._state.not_waiting(report.partition)
-            self._to_steer.add(report.partition)
+            self.tell_of_look([report.partition])
 
     def _is_told(self, report: PartitionReport) -> bool:
         state = self._state
         is_ready = state.ready.get(str(report.partition), 0) >= report.round
         return is_ready or str(report.partition) in state.own_look
 
-    def steer(self, partitions: Iterable[int]) -> None:
-        """Tell them what is wanted of them now."""
-        self._to_steer.update(partitions)
+    def tell_of_look(self, partitions: Iterable[int]) -> None:
+        """They are ready, or have to look for themselves. One that has no workflow any more needs
+        none to be ready, and gets another one to look."""
+        for partition in partitions:
+            report = self._state.partitions[partition]
+            if not report.rests:
+                self._to_steer.add(partition)
+            elif str(partition) in self._state.own_look:
+                self._state.receive(replace(report, rests=False))
+                self._lost.add(partition)
+            else:
+                self._state.told_of_ready(partition, now())
 
     def steer_waiting(self) -> None:
         """Those that wait for the roll; the others hear of it with what they wait for."""
@@ -120,12 +140,15 @@ class FanOut:
         await workflow.wait_condition(lambda: not self._busy)
 
     def hand_over(self) -> None:
-        """Leave in the state what the next run has to do."""
-        self._state.to_steer, self._state.lost = sorted(self._to_steer), sorted(self._lost)
+        """Leave in the state what the next run has to do. It gets no outcome of a partition that
+        this one has started, and asks it to tell."""
+        self._state.to_steer = sorted(self._to_steer)
+        self._state.lost = sorted(self._lost | self._children.keys())
 
     async def end_all(self) -> None:
         """After an abort or a forced completion: steer every partition and wait until it has ended,
         a minute at most; one that does not hear of an abort is fenced by its generation."""
+        self._state.force_resting(now())
         self.steer_all()
         try:
             await workflow.wait_condition(
@@ -137,6 +160,7 @@ class FanOut:
     async def reconcile(self) -> None:
         """Start, permit and steer until cancelled."""
         looking = asyncio.create_task(self._look_after_silent())
+        self._state.lets_through = workflow.patched(LETS_THROUGH)
         try:
             while True:
                 await workflow.wait_condition(self._has_work)
@@ -176,6 +200,8 @@ class FanOut:
             for partition in starting:
                 if state.partitions[partition].phase == TO_DO:
                     state.receive(PartitionReport(partition, Phase.VALIDATE, now()))
+                    if state.lets_through and state.armed:
+                        state.let_through(partition)
             await _together(self._start(partition) for partition in starting)
         if permitted := state.to_permit():
             if not state.armed:
@@ -200,6 +226,7 @@ class FanOut:
             PartitionRef(ref.topic, ref.topic_id, partition),
             self._state.options,
             ref.workflow_id,
+            shape=SHAPE,
         )
         given.state.steering = self._state.steering(partition)
         try:
@@ -236,6 +263,7 @@ class FanOut:
             again.add_done_callback(self._restarts.discard)
             return
         outcome = child.result()
+        crossed = outcome.outcome == CROSSED
         self.receive(
             PartitionReport(
                 partition,
@@ -243,7 +271,10 @@ class FanOut:
                 now(),
                 outcome.boundary,
                 outcome.leader_epoch,
-                waiting_reason=outcome.reason,
+                WaitsFor.READY if crossed else WaitsFor.NOTHING,
+                outcome.reason,
+                outcome.round,
+                crossed,
             )
         )
 

@@ -19,6 +19,7 @@ with workflow.unsafe.imports_passed_through():
     from tideline.domain import failures
     from tideline.domain.messages import (
         ABORTED,
+        CROSSED,
         DONE,
         ENDINGS,
         FORCED,
@@ -89,32 +90,50 @@ class PartitionMigration:
 
     @workflow.run
     async def run(self, given: PartitionMigrationInput) -> PartitionOutcome:
-        """Returns how it ended: ``ready``, ``aborted``, ``forced`` or ``gone``."""
+        """Returns how it ended: ``crossed``, ``ready``, ``aborted``, ``forced`` or ``gone``."""
         reporting = asyncio.create_task(self._reporter.run())
         state = self._state
+        state.by_topic = state.by_topic or given.shape > 0
         try:
             if not state.phase or state.unsettled == Unsettled.WHETHER_BEGUN:
                 await self._begin()
             elif state.unsettled:
                 await self._settle()
-            while not has_ended(state):
+            while not (has_ended(state) or self._rests()):
                 await self._step(Phase(state.phase))
         except asyncio.CancelledError:
             self._cancelled = True
             if parks_producers(state) or state.phase == Phase.QUIESCE:
                 await self._let_producers_go()
             raise
-        self._enter(state.phase)
+        rests = self._rests()
+        if rests:
+            self._show_rest()
+        else:
+            self._enter(state.phase)
         await self._reporter.flushed()
         await workflow.wait_condition(workflow.all_handlers_finished)
         reporting.cancel()
+        ended = "ready" if state.phase == DONE else state.phase
         return PartitionOutcome(
             partition=self._ref.partition,
-            outcome="ready" if state.phase == DONE else state.phase,
+            outcome=CROSSED if rests else ended,
             boundary=state.boundary,
             leader_epoch=state.leader_epoch,
             reason=self._waiting_reason,
+            round=state.round,
         )
+
+    def _rests(self) -> bool:
+        """Nothing is left but what the topic's workflow does for all of its partitions."""
+        return self._given.shape > 0 and may_rest(self._state)
+
+    def _show_rest(self) -> None:
+        """Whoever started it gets the outcome; whoever has asked since is told."""
+        self._upsert()
+        workflow.set_current_details(details(self.status()))
+        if self._state.tells:
+            self._report()
 
     # The steps
 
@@ -126,7 +145,7 @@ class PartitionMigration:
             self._believe(situation)
 
     async def _whether_begun(self) -> PartitionSituation:
-        if workflow.patched(phases.FIRST_IN_PROCESS):
+        if self._does(phases.FIRST_IN_PROCESS):
             observe = quick(TopicActivity.OBSERVE_PARTITION, PartitionSituation)
             try:
                 situation: PartitionSituation = await perform(tried_in_process(observe), self._ref)
@@ -147,7 +166,7 @@ class PartitionMigration:
 
     async def _step(self, phase: Phase) -> None:
         if phase is Phase.READINESS and not self._state.by_topic:
-            self._state.by_topic = workflow.patched(phases.READY_BY_TOPIC)
+            self._state.by_topic = self._does(phases.READY_BY_TOPIC)
         await self._gate(phase)
         if self._state.steering.aborted:
             self._move_to(ABORTED)
@@ -179,12 +198,24 @@ class PartitionMigration:
             except CallFailed as failure:
                 if failure.kind in phases.DECIDED:
                     raise
+            self._give_permit_back(phase)
             self._show()
         return await perform(call, given, self._must_end)
 
     def _is_tried_in_process(self, phase: str) -> bool:
         may = phase in phases.TRIED_IN_PROCESS and not self._failed_tries
-        return may and workflow.patched(phases.FIRST_IN_PROCESS)
+        return may and self._does(phases.FIRST_IN_PROCESS)
+
+    def _does(self, patch: str) -> bool:
+        """Whether this workflow was begun by a version that knows of it, or it is new to it."""
+        return self._given.shape > 0 or workflow.patched(patch)
+
+    def _give_permit_back(self, phase: Phase) -> None:
+        """What it was started with, if it has to wait before its write pause: others have their
+        turn meanwhile, and it asks like them."""
+        may = phase in (Phase.VALIDATE, Phase.DRAIN_TRANSACTIONS)
+        if self._given.shape > 0 and may and self._state.steering.permit >= self._state.round:
+            self._state.round += 1
 
     def _advance(self, phase: Phase, result: Any) -> None:
         state = self._state
@@ -203,7 +234,7 @@ class PartitionMigration:
         self._failed_tries += 1
         reason = failure.message
         if phases.PHASE_CALLS[phase].parks_producers:
-            if workflow.patched(phases.ASKS_FOR_EACH_PAUSE):
+            if self._does(phases.ASKS_FOR_EACH_PAUSE):
                 self._state.round += 1
             self._believe(await self._let_producers_go())
             if has_ended(self._state) or crossed(self._state):
@@ -236,7 +267,7 @@ class PartitionMigration:
             return reason
         since, allowed_ms = self._state.tiering_since, self._options().segment_wait_ms
         told = with_age(reason, since, allowed_ms)
-        return told if told != reason and workflow.patched(TELLS_OVERDUE) else reason
+        return told if told != reason and self._does(TELLS_OVERDUE) else reason
 
     async def _let_producers_go(self) -> PartitionSituation:
         """Reopen the quiesce; nothing is reopened if B0 turns out to be persisted."""
@@ -323,9 +354,14 @@ class PartitionMigration:
         self._phase_began = workflow.time()
         if phase == Phase.QUIESCE:
             self._state.write_pauses += 1
-        if not parks_producers(self._state) and not self._is_tried_in_process(phase):
+        if not self._is_soon_over(phase):
             self._show()
         workflow.set_current_details(details(self.status()))
+
+    def _is_soon_over(self, phase: str) -> bool:
+        if parks_producers(self._state) or self._is_tried_in_process(phase):
+            return True
+        return self._given.shape > 0 and phase == Phase.QUIESCE
 
     def _show(self) -> None:
         """What this phase is, to operators and the topic's workflow."""
@@ -353,7 +389,8 @@ class PartitionMigration:
         )
 
     def _report(self) -> None:
-        self._reporter.send(report_of(self._ref, self._state, self._waiting_reason))
+        report = report_of(self._ref, self._state, self._waiting_reason)
+        self._reporter.send(replace(report, rests=self._rests()))
 
     @workflow.query(name=Query.STATUS)
     def status(self) -> PartitionStatus:
@@ -369,6 +406,7 @@ class PartitionMigration:
         if (before.paused and not steering.paused) or before.options != steering.options:
             self._retrying.retry_now()
         self._state.steering = replace(steering, report_again=False)
+        self._state.tells = self._state.tells or steering.report_again
         if steering.report_again and self._state.phase:
             self._report()
 
@@ -427,6 +465,14 @@ def is_forced(state: PartitionState) -> bool:
 def is_ready(state: PartitionState) -> bool:
     """The topic's workflow has found the prefix to be complete, and knows that this is over."""
     return state.by_topic and state.steering.ready >= state.round
+
+
+def may_rest(state: PartitionState) -> bool:
+    """It has crossed and is cleaned, and nobody wants more of it than to become ready."""
+    steering = state.steering
+    if state.phase != Phase.READINESS or steering.aborted or steering.completed:
+        return False
+    return waits_for(state) is WaitsFor.READY
 
 
 def parks_producers(state: PartitionState) -> bool:

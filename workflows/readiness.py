@@ -56,8 +56,10 @@ class TopicReadiness:
                 LOOK, request, self._must_stop, reraise=TOPIC_IS_GONE
             )
         except CallFailed:
-            # Each partition finds out for itself that its topic is gone, and ends so.
-            found = ReadinessFound(own_look=request.partitions)
+            # Each partition finds out for itself that its topic is gone, and ends so. Of those
+            # whose workflow has ended one is enough: the topic's ends by that.
+            resting = [p for p in asked if state.partitions[p].rests]
+            found = ReadinessFound(own_look=[*(asked.keys() - resting), *resting[:1]])
         ready, own_look = (
             [p for p in partitions if state.still_wants_ready(p, asked[p])]
             for partitions in (found.ready, found.own_look)
@@ -67,7 +69,7 @@ class TopicReadiness:
         for partition in own_look:
             state.must_look_itself(partition)
         decided = [*ready, *own_look]
-        self._fan_out.steer(decided)
+        self._fan_out.tell_of_look(decided)
         self._misses = 0 if decided else self._misses + 1
         self._tell(found.reasons, len(request.partitions) - len(decided))
         if not decided:

@@ -20,6 +20,8 @@ class Tally:
     phases: Counter[str] = field(default_factory=Counter)
     crossed: int = 0
     ended: int = 0
+    resting: int = 0
+    """Not ended, and without a workflow of their own any more."""
     busy: int = 0
     """Started, and B0 is not persisted yet."""
     to_do: dict[int, None] = field(default_factory=dict)
@@ -50,7 +52,7 @@ class Tally:
     @property
     def running(self) -> int:
         """Partitions whose workflow was started and has not ended."""
-        return self.phases.total() - len(self.to_do) - self.ended
+        return self.phases.total() - len(self.to_do) - self.ended - self.resting
 
     def add(self, report: PartitionReport) -> None:
         """Count a partition that was not counted, or whose former report was removed."""
@@ -82,6 +84,7 @@ class Tally:
             del self.phases[report.phase]
         self.crossed += by * report.crossed
         self.ended += by * report.ended
+        self.resting += by * (report.rests and not report.ended)
         self.busy += by * (report.phase != TO_DO and not report.crossed and not report.ended)
 
 

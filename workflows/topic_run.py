@@ -72,6 +72,7 @@ SHARES_PARTITIONS = "shares-partitions-with-other-topics-2026-11"
 """Patch: before it only a topic's own options bounded how many of its partitions cross at once."""
 SHARE_LASTS = timedelta(seconds=20)
 """After so long it is asked again what operators allow."""
+THROUGH_WITHIN = timedelta(seconds=5)
 PREFLIGHT_LASTS = timedelta(minutes=1)
 """A topic that waited longer for its place is looked at again before anything of it changes."""
 PROVING_BOUND_S = 20 * 60.0
@@ -325,10 +326,21 @@ class TopicRun:
     async def _continue_as_new(self) -> NoReturn:
         """In the stage that it is in: each can be begun again."""
         await self.fan_out.settle()
+        await self._until_through()
         await workflow.wait_condition(lambda: not self.readiness.busy and not self._reading_share)
         await workflow.wait_condition(workflow.all_handlers_finished)
         self.fan_out.hand_over()
         workflow.continue_as_new(Continued(self.state.to_carry()))
+
+    async def _until_through(self) -> None:
+        """Partitions that were let through are nearly always over in a moment, and the next run
+        need not ask after them."""
+        if not self.state.through:
+            return
+        try:
+            await workflow.wait_condition(lambda: not self.state.through, timeout=THROUGH_WITHIN)
+        except TimeoutError:
+            workflow.logger.info("goes_on_while_partitions_cross")
 
     def _urgent(self) -> bool:
         state = self.state

@@ -21,15 +21,10 @@ from tideline.domain.messages import (
     TopicRef,
     WaitsFor,
 )
-from tideline.domain.migration import Phase
+from tideline.domain.migration import LET_THROUGH, MOST_WRITE_PAUSES, Phase
 from tideline.domain.options import MigrationOptions
 from tideline.domain.report_columns import packed, unpacked
 from workflows.tally import Tally
-
-MOST_WRITE_PAUSES = 2
-"""Partitions of one topic whose producers are parked at once: more would make each pause longer,
-because they share brokers, gateways and worker. A partition that was permitted counts until it
-reports again: crossed, or back at the drain because its pause failed."""
 
 
 class Stage(StrEnum):
@@ -73,6 +68,11 @@ class TopicState:
     """One of the places of topics that migrate at once: it has one, or waits for it."""
     permits: list[int] = field(default_factory=list)
     """The round up to which each partition's write pause may begin."""
+    lets_through: bool = False
+    """Partitions are started with a permit once the topic is armed: nobody has to be asked between
+    the drain and the write pause."""
+    through: list[int] = field(default_factory=list)
+    """Those that were, and were not heard of since."""
     tried_first: bool = False
     """As many partitions as the options name have crossed, and the topic was paused for them."""
     share: int | None = None
@@ -124,6 +124,8 @@ class TopicState:
         if not 0 <= report.partition < len(self.partitions):
             return
         before, self.partitions[report.partition] = self.partitions[report.partition], report
+        if report.partition in self.through:
+            self.through.remove(report.partition)
         if self._tally is not None:
             self._tally.remove(before)
             self._tally.add(report)
@@ -229,7 +231,16 @@ class TopicState:
 
     def running(self) -> list[int]:
         """Partitions whose workflow was started and has not ended."""
-        return [p.partition for p in self.partitions if p.phase != TO_DO and not p.ended]
+        return [
+            p.partition for p in self.partitions if p.phase != TO_DO and not p.ended and not p.rests
+        ]
+
+    def force_resting(self, now: str) -> None:
+        """An operator forced the completion: those that wait without a workflow of their own."""
+        for report in list(self.partitions):
+            if report.rests and not report.ended:
+                forced = replace(report, phase=FORCED, since=now, waits_for=WaitsFor.NOTHING)
+                self.receive(forced)
 
     def to_look_after(self, heard_of: Container[int], most: int) -> list[int]:
         """The next partitions, in turn, that run and of which this run hears nothing by itself. The
@@ -250,16 +261,35 @@ class TopicState:
         if (first := self.options.first_partitions) and not self.tried_first:
             begun = len(self.partitions) - len(self.tally.to_do)
             free = min(free, max(0, first - begun))
+        if self.lets_through and self.armed:
+            free = min(free, self._free_to_let_through())
         return list(islice(self.tally.to_do, free))
+
+    def _free_to_let_through(self) -> int:
+        """None while one waits that has to be asked for: it would never have its turn."""
+        permitted, held_up = self._asking()
+        if held_up:
+            return 0
+        return max(0, LET_THROUGH * (MOST_WRITE_PAUSES - permitted) - len(self.through))
+
+    def let_through(self, partition: int) -> None:
+        """It is started with its permit."""
+        self.permits[partition] = self.partitions[partition].round
+        self.through.append(partition)
+
+    def _asking(self) -> tuple[int, list[int]]:
+        """How many have the permit that they asked for, and who waits for it."""
+        waiting = [report for _, report in sorted(self.tally.want_permit.items())]
+        held_up = [p.partition for p in waiting if self.permits[p.partition] < p.round]
+        return len(waiting) - len(held_up), held_up
 
     def to_permit(self) -> list[int]:
         """Partitions that are drained and may begin their write pause now."""
         if self.paused or self.aborted or self.stage is not Stage.CROSSING:
             return []
-        waiting = [report for _, report in sorted(self.tally.want_permit.items())]
-        held_up = [p.partition for p in waiting if self.permits[p.partition] < p.round]
-        free = max(0, MOST_WRITE_PAUSES - (len(waiting) - len(held_up)))
-        return held_up[:free]
+        permitted, held_up = self._asking()
+        under_way = permitted + -(-len(self.through) // LET_THROUGH)
+        return held_up[: max(0, MOST_WRITE_PAUSES - under_way)]
 
     def steering(self, partition: int) -> Steering:
         """What is wanted of ``partition`` now."""

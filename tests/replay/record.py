@@ -215,6 +215,35 @@ async def asked_for_each_pause(world: World, client: Client) -> WorkflowHandle[A
     return handle
 
 
+async def let_through(world: World, client: Client) -> WorkflowHandle[Any, Any]:
+    """The first partition asks for its permit, the second one is started with it."""
+    world.partitions = 2
+    given = {"topic": world.topic, "options": {"parallel_partitions": 1}}
+    handle = await world.start(client, given)
+    await ended(handle)
+    return handle
+
+
+async def permit_given_back(world: World, client: Client) -> WorkflowHandle[Any, Any]:
+    """The second partition, which was started with its permit, waits for a transaction."""
+
+    def before_drain() -> None:
+        if world.count(Phase.DRAIN_TRANSACTIONS) == 2:
+            waits = fails(failures.WAITING, "transaction 7", times=2)
+            world.script[Phase.DRAIN_TRANSACTIONS] = waits
+
+    world.before[Phase.DRAIN_TRANSACTIONS] = before_drain
+    return await let_through(world, client)
+
+
+async def looks_again(world: World, client: Client) -> WorkflowHandle[Any, Any]:
+    """B0 of a partition whose workflow had ended turns out to be unset: it gets another one."""
+    world.script[Phase.READINESS] = fails(failures.BOUNDARY_RESET)
+    handle = await world.start(client)
+    await ended(handle)
+    return handle
+
+
 async def follower(world: World, client: Client) -> WorkflowHandle[Any, Any]:
     """A start by hand, which follows the topic's own workflow to its end."""
     held = world.hold(Phase.DRAIN_TRANSACTIONS)
@@ -259,6 +288,9 @@ SWITCHES: dict[str, Callable[[TieringWorld, Client], Awaitable[WorkflowHandle[An
 }
 """Of tiered storage, which has no partitions' workflows."""
 
+KEPT = {"let_through": 1, "permit_given_back": 1}
+"""Whose history is recorded, where that is not the first partition's."""
+
 UNBEGUN = ("place_never_came",)
 """No partition's workflow was started."""
 
@@ -281,6 +313,9 @@ SCENARIOS: dict[str, Scenario] = {
     "continued": continued,
     "looked_at_together": looked_at_together,
     "asked_for_each_pause": asked_for_each_pause,
+    "let_through": let_through,
+    "permit_given_back": permit_given_back,
+    "looks_again": looks_again,
     "follower": follower,
     "waits_for_place": waits_for_place,
     "place_never_came": place_never_came,
@@ -307,8 +342,8 @@ async def first_run(client: Client, workflow_id: str) -> WorkflowHandle[Any, Any
 
 
 async def record(names: list[str]) -> None:
-    """Write the topic's and the first partition's history of each scenario, or that of a workflow
-    under another id alone if the scenario is about one."""
+    """Write the topic's and one partition's history of each scenario, or that of a workflow under
+    another id alone if the scenario is about one."""
     HISTORIES.mkdir(exist_ok=True)
     if recorded := sorted(name for name in names if [*HISTORIES.glob(f"{name}.*")]):
         sys.exit(f"{', '.join(recorded)}: recorded before, and perhaps still running: add a name")
@@ -332,7 +367,7 @@ async def record(names: list[str]) -> None:
                 handle = await SCENARIOS[name](world, server.client)
                 ids = {
                     "topic": world.ref.workflow_id,
-                    "partition": world.ref.partition_workflow_id(0),
+                    "partition": world.ref.partition_workflow_id(KEPT.get(name, 0)),
                 }
                 if handle.id not in ids.values() or name in UNBEGUN:
                     ids = {"topic": handle.id}

@@ -75,4 +75,5 @@ def test_every_ending_and_interruption_has_been_recorded() -> None:
     assert {"configure", "accepted_gap", "forced", "overdue", "continued"} <= names
     assert {"joined", "follower", "looked_at_together", "asked_for_each_pause"} <= names
     assert {"waits_for_place", "place_never_came"} <= names
+    assert {"let_through", "permit_given_back", "looks_again"} <= names
     assert {"switched_off", "enabled_again", "redirected"} <= names

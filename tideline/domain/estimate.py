@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tideline.domain.migration import Phase
+from tideline.domain.migration import CROSSING_AT_ONCE, Phase
 from tideline.domain.options import Durability, MigrationOptions
 from tideline.domain.places import share_of
 
@@ -212,7 +212,7 @@ ROWS_CHANGED_OF_PARTITION = 13
 ROWS_ADDED_OF_TOPIC = Requests(21, gateways=1)
 ROWS_CHANGED_OF_TOPIC = 5
 
-EVENTS_OF_PARTITION, TOPIC_EVENTS_A_PARTITION = 38, 25
+EVENTS_OF_PARTITION, TOPIC_EVENTS_A_PARTITION = 14, 10
 """docs/performance.md, "Topics of many partitions"."""
 
 
@@ -270,7 +270,8 @@ def estimate(
     pause = _write_pause(basis[Span.WRITE_PAUSE], options)
     crossing = None
     if at_once or not scale.partitions:
-        crossing = _to_boundaries(scale.partitions, at_once, limits.write_pauses, basis, pause)
+        through = min(at_once, CROSSING_AT_ONCE)
+        crossing = _to_boundaries(scale.partitions, through, limits.write_pauses, basis, pause)
     ready = crossing
     if crossing is not None and scale.tiered:
         ready = crossing.plus(basis[Span.TIERING].range)

@@ -178,10 +178,13 @@ class BoundaryObservation:
 class PartitionOutcome:
     partition: int
     outcome: str
-    """``ready``, ``aborted``, ``forced``, or ``gone`` when the topic was deleted."""
+    """``crossed``: what is left, the topic's workflow does; ``ready``, ``aborted``, ``forced``, or
+    ``gone`` when the topic was deleted."""
     boundary: int
     leader_epoch: int
     reason: str = ""
+    round: int = 1
+    """As in a :class:`PartitionReport`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,6 +365,8 @@ GONE = "gone"
 FORCED = "forced"
 """Ended behind B0 because an operator forced the topic's completion; the prefix is not complete."""
 ENDINGS = (DONE, ABORTED, GONE, FORCED)
+CROSSED = "crossed"
+"""How a partition's workflow ends behind which only readiness is left."""
 TO_DO = "to do"
 """The partition waits for a free place (``parallel_partitions``)."""
 
@@ -380,6 +385,8 @@ class PartitionReport:
     waiting_reason: str = ""
     round: int = 1
     """Grows when B0 was reset and the partition migrates anew."""
+    rests: bool = False
+    """Crossed and cleaned, and its workflow has ended: the topic's goes on with it."""
 
     @property
     def crossed(self) -> bool:
@@ -411,6 +418,8 @@ class PartitionColumns:
     round: list[int]
     reasons: dict[str, str]
     """By partition, as many as there is room for."""
+    rests: list[int] = field(default_factory=list)
+    """The partitions that do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -505,6 +514,13 @@ class PartitionState:
     """When it was first looked whether remote storage covers the prefix; ISO 8601 in UTC."""
     by_topic: bool = False
     """Its topic's workflow looks whether it is ready."""
+    tells: bool = False
+    """Who started it is over, and will not get its outcome: whoever has asked since is told."""
+
+
+SHAPE = 1
+"""Of partitions' workflows that are started now: they note no patches, which are two events and two
+writes of the index each, and end when the partition has crossed and is cleaned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -513,3 +529,5 @@ class PartitionMigrationInput:
     options: MigrationOptions
     topic_workflow_id: str
     state: PartitionState = field(default_factory=PartitionState)
+    shape: int = 0
+    """How it goes about it, as whoever starts it knows (:data:`SHAPE`); 0: as patches say."""

@@ -90,3 +90,16 @@ PHASE_ORDER: tuple[Phase, ...] = tuple(rule.phase for rule in PHASES)
 
 def phase_rule(phase: Phase) -> PhaseRule:
     return PHASES[PHASE_ORDER.index(phase)]
+
+
+MOST_WRITE_PAUSES = 2
+"""Partitions of one topic whose producers are parked at once: more would make each pause longer,
+because they share brokers, gateways and worker. A partition that was permitted counts until it
+reports again: crossed, or back at the drain because its pause failed."""
+LET_THROUGH = 3
+"""So many that were started with a permit count as one: each spends less than a third of the time
+until it is heard of inside its write pause. One that has to wait before that gives its permit
+back."""
+
+CROSSING_AT_ONCE = LET_THROUGH * MOST_WRITE_PAUSES
+"""Partitions of one topic between validation and B0 with nothing in their way, once it is armed."""

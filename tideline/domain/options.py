@@ -76,7 +76,8 @@ class MigrationOptions:
         default=4,
         metadata=_row(
             "Partitions of a topic between validate and B0 at once.",
-            "Of these at most two park their producers at a time.",
+            "Of these one in each worker process parks its producers at a time. Once the first "
+            "have, six are under way at most; those that have to wait are not counted.",
             flag="--parallel",
             low=1,
             high=1_000,

@@ -31,6 +31,7 @@ def packed(reports: Sequence[PartitionReport]) -> PartitionColumns:
         waits_for=[_WAITS.index(report.waits_for) for report in reports],
         round=[report.round for report in reports],
         reasons=dict(_reasons(reports)),
+        rests=[report.partition for report in reports if report.rests],
     )
 
 
@@ -40,6 +41,7 @@ def unpacked(columns: PartitionColumns) -> list[PartitionReport]:
         columns.phase, columns.since, columns.boundary, columns.leader_epoch,
         columns.waits_for, columns.round, strict=True,
     )  # fmt: skip
+    rests = frozenset(columns.rests)
     return [
         PartitionReport(
             partition,
@@ -50,6 +52,7 @@ def unpacked(columns: PartitionColumns) -> list[PartitionReport]:
             _WAITS[waits_for],
             columns.reasons.get(str(partition), ""),
             round_,
+            partition in rests,
         )
         for partition, (phase, since, boundary, leader_epoch, waits_for, round_) in enumerate(rows)
     ]

@@ -59,7 +59,7 @@ async def test_a_long_migration_continues_as_new_and_moves_every_partition_once(
 async def test_a_partition_that_waits_long_continues_as_new_and_still_hears_its_topic(
     world: World, server: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calls, "LONG_HISTORY", 30)
+    monkeypatch.setattr(calls, "LONG_HISTORY", 20)
     world.partitions = 2
     held = world.hold(Phase.ZOMBIE_CLEANUP)
     async with world.worker(server.client):
@@ -105,7 +105,7 @@ async def test_partitions_that_wait_for_remote_storage_are_looked_at_together(
         )
         outcome = await ended(handle)
         partition = server.client.get_workflow_handle(world.ref.partition_workflow_id(11))
-        assert (await partition.result())["outcome"] == "ready"
+        assert (await partition.result())["outcome"] == "crossed"
         history = await partition.fetch_history()
     assert outcome.outcome == "hybrid"
     assert all(log.ready for log in world.logs.values())
@@ -116,6 +116,46 @@ async def test_partitions_that_wait_for_remote_storage_are_looked_at_together(
         for event in history.events
     ]
     assert Phase.READINESS not in asked
+
+
+async def test_once_the_topic_is_armed_a_partition_crosses_in_one_workflow_task(
+    world: World, server: WorkflowEnvironment
+) -> None:
+    world.partitions = 3
+    given = {"topic": world.topic, "options": {"parallel_partitions": 1}}
+    async with world.worker(server.client):
+        assert (await world.run(server.client, given)).outcome == "hybrid"
+        partition = server.client.get_workflow_handle(world.ref.partition_workflow_id(2))
+        events = (await partition.fetch_history()).events
+    tasks = [e for e in events if e.HasField("workflow_task_completed_event_attributes")]
+    signals = [e for e in events if "signal" in str(e.WhichOneof("attributes"))]
+    assert (len(tasks), signals) == (1, [])
+
+
+async def test_a_partition_tells_a_run_of_its_topic_that_has_not_started_it(
+    world: World, server: WorkflowEnvironment
+) -> None:
+    """Its outcome goes to the run that did, which was terminated meanwhile."""
+    held = world.hold(Phase.ZOMBIE_CLEANUP)
+    async with world.worker(server.client):
+        first = await world.start(server.client)
+        await asyncio.wait_for(world.reached[Phase.ZOMBIE_CLEANUP].wait(), 20)
+        await first.terminate()
+        second = await world.start(server.client)
+        await asyncio.wait_for(_told_again(server, world), 20)
+        held.set()
+        assert (await ended(second)).outcome == "hybrid"
+    assert world.count(Phase.QUIESCE) == 1
+
+
+async def _told_again(server: WorkflowEnvironment, world: World) -> None:
+    partition = server.client.get_workflow_handle(world.ref.partition_workflow_id(0))
+    while True:
+        events = (await partition.fetch_history()).events
+        steers = [e for e in events if e.HasField("workflow_execution_signaled_event_attributes")]
+        if len(steers) > 1:  # the first of them was the permit
+            return
+        await asyncio.sleep(0.05)
 
 
 async def test_what_the_look_of_the_topic_cannot_decide_the_partition_meets_itself(

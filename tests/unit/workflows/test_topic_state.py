@@ -11,6 +11,7 @@ from temporalio.converter import DefaultPayloadConverter
 from tideline.domain.messages import (
     ABORTED,
     DONE,
+    FORCED,
     MOST_REPORTS,
     PartitionRef,
     PartitionReport,
@@ -18,14 +19,14 @@ from tideline.domain.messages import (
     TopicRef,
     WaitsFor,
 )
-from tideline.domain.migration import Phase
+from tideline.domain.migration import LET_THROUGH, MOST_WRITE_PAUSES, Phase
 from tideline.domain.options import MigrationOptions
 from tideline.domain.preflight import MOST_PARTITIONS
 from tideline.domain.report_columns import reports_of
 from workflows.partition_migration import report_of
 from workflows.tally import Tally
 from workflows.topic_run import Continued
-from workflows.topic_state import MOST_WRITE_PAUSES, Stage, TopicState
+from workflows.topic_state import Stage, TopicState
 
 
 def crossing(partitions: int, parallel: int = 4) -> TopicState:
@@ -63,6 +64,7 @@ def test_what_a_large_topic_hands_over_is_what_it_knew() -> None:
     state.receive(PartitionReport(0, Phase.DRAIN_TRANSACTIONS, "s", waiting_reason="a transaction"))
     state.receive(drained(1))
     state.receive(PartitionReport(2, Phase.READINESS, "t", 2**62, 7, WaitsFor.READY, round=3))
+    state.receive(PartitionReport(3, Phase.READINESS, "t", 9, 7, WaitsFor.READY, rests=True))
     converter = DefaultPayloadConverter()
     [payload] = converter.to_payloads([Continued(state.to_carry())])
     carried: TopicState = converter.from_payload(payload, Continued).continued
@@ -87,6 +89,7 @@ def test_what_is_counted_with_each_report_is_what_counting_anew_gives() -> None:
         drained(0),
         PartitionReport(0, Phase.ZOMBIE_CLEANUP, "", 100, 1),
         PartitionReport(0, Phase.READINESS, "", 100, 1, WaitsFor.READY),
+        PartitionReport(0, Phase.READINESS, "", 100, 1, WaitsFor.READY, rests=True),
         PartitionReport(0, DONE, "", 100, 1),
     )
     assert state.tally.running == 0
@@ -142,6 +145,56 @@ def test_a_write_pause_that_failed_does_not_hold_up_the_others() -> None:
         state.permits[partition] = 1
     state.receive(PartitionReport(0, Phase.DRAIN_TRANSACTIONS, "", waiting_reason="it failed"))
     assert state.to_permit() == [MOST_WRITE_PAUSES]
+
+
+def let_through(state: TopicState) -> list[int]:
+    """Whoever is started now, as the fan-out does it."""
+    started = state.to_start()
+    for partition in started:
+        state.receive(PartitionReport(partition, Phase.VALIDATE, ""))
+        state.let_through(partition)
+    return started
+
+
+def test_once_the_topic_is_armed_partitions_are_started_with_their_permit() -> None:
+    state = crossing(100, parallel=50)
+    state.lets_through = True
+    assert len(state.to_start()) == 50, "until then each is asked for"
+    state.armed = True
+    most = LET_THROUGH * MOST_WRITE_PAUSES
+    assert let_through(state) == list(range(most))
+    assert [state.steering(p).permit for p in range(most)] == [1] * most
+    assert state.to_start() == []
+    state.receive(PartitionReport(2, Phase.READINESS, "", 9, 1, WaitsFor.READY, rests=True))
+    assert let_through(state) == [most]
+
+
+def test_one_that_was_let_through_and_has_to_wait_makes_room_and_asks_like_others() -> None:
+    state = crossing(100, parallel=50)
+    state.lets_through = state.armed = True
+    for partition in let_through(state):
+        state.receive(
+            PartitionReport(partition, Phase.DRAIN_TRANSACTIONS, "", waiting_reason="a transaction",
+            round=2)
+        )  # fmt: skip
+    assert len(let_through(state)) == LET_THROUGH * MOST_WRITE_PAUSES
+    state.receive(drained(0, round=2))
+    assert state.to_permit() == [], "as many as may be are under way"
+    assert state.to_start() == [], "nobody overtakes the one that asks"
+    for partition in state.through[:LET_THROUGH]:
+        state.receive(PartitionReport(partition, Phase.READINESS, "", 9, 1, WaitsFor.READY))
+    assert state.to_permit() == [0]
+
+
+def test_a_partition_without_a_workflow_is_neither_steered_nor_waited_for() -> None:
+    state = crossing(2)
+    rests = PartitionReport(0, Phase.READINESS, "", 9, 1, WaitsFor.READY, rests=True)
+    state.receive(rests)
+    assert (state.running(), state.tally.running) == ([], 0)
+    assert state.wants_ready() == [0]
+    state.force_resting("now")
+    assert state.partitions[0].phase == FORCED
+    assert (state.tally.ended, state.wants_ready()) == (1, [])
 
 
 def test_after_a_boundary_reset_the_partition_needs_a_new_permit() -> None:

@@ -293,6 +293,8 @@ class World:
         log = self.logs[given.ref.partition]
         if self.aborted:
             raise fails(failures.STALE_GENERATION)[0]
+        if log.boundary != UNDEFINED_OFFSET:
+            raise fails(failures.REFUSED, "it has its boundary already")[0]
         log.generation += 1
         log.quiesced = True
         return QuiesceResult(log.generation, 99)
@@ -311,17 +313,20 @@ class World:
 
     @activity.defn(name=Phase.ZOMBIE_CLEANUP)
     async def zombie_cleanup(self, given: PhaseInput) -> None:
+        await self._behind_boundary(Phase.ZOMBIE_CLEANUP, given)
+
+    @activity.defn(name=Phase.READINESS)
+    async def readiness(self, given: PhaseInput) -> None:
+        await self._behind_boundary(Phase.READINESS, given)
+        self.logs[given.ref.partition].ready = True
+
+    async def _behind_boundary(self, phase: Phase, given: PhaseInput) -> None:
         try:
-            await self._enter(Phase.ZOMBIE_CLEANUP, given.ref.partition)
+            await self._enter(phase, given.ref.partition)
         except ApplicationError as error:
             if error.type == failures.BOUNDARY_RESET:
                 self.logs[given.ref.partition].boundary = UNDEFINED_OFFSET
             raise
-
-    @activity.defn(name=Phase.READINESS)
-    async def readiness(self, given: PhaseInput) -> None:
-        await self._enter(Phase.READINESS, given.ref.partition)
-        self.logs[given.ref.partition].ready = True
 
     @property
     def activities(self) -> Sequence[Callable[..., Any]]:
