@@ -25,8 +25,8 @@ with workflow.unsafe.imports_passed_through():
         ENDINGS,
         FORCED,
         GONE,
+        PARTITION_CROSSING,
         PARTITION_WORKFLOW,
-        SHAPE,
         TO_DO,
         PartitionMigrationInput,
         PartitionOutcome,
@@ -65,7 +65,8 @@ _PHASE_OF_OUTCOME = {
 ARMING_ENDS = "arming-that-fails-holds-up-nothing"
 """Patch: before it a call to arm that was interrupted ended the fan-out, and the topic hung."""
 LETS_THROUGH = "lets-partitions-through-2026-11"
-"""Patch: before it each partition asked for its permit, armed or not."""
+"""Patch: before it each partition asked for its permit, armed or not. A run without it
+may be taken by a worker of an older version, which does not know how a PARTITION_CROSSING ends."""
 IN_SLICES = "starts-and-steers-in-slices-2026-11"
 """Patch: before it thousands of signals were one piece of work, which nothing could interrupt."""
 
@@ -226,12 +227,11 @@ class FanOut:
             PartitionRef(ref.topic, ref.topic_id, partition),
             self._state.options,
             ref.workflow_id,
-            shape=SHAPE,
         )
         given.state.steering = self._state.steering(partition)
         try:
             child: Child = await workflow.start_child_workflow(
-                PARTITION_WORKFLOW,
+                PARTITION_CROSSING if self._state.lets_through else PARTITION_WORKFLOW,
                 given,
                 result_type=PartitionOutcome,
                 id=ref.partition_workflow_id(partition),

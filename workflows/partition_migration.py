@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError
@@ -24,6 +24,7 @@ with workflow.unsafe.imports_passed_through():
         ENDINGS,
         FORCED,
         GONE,
+        PARTITION_CROSSING,
         PARTITION_WORKFLOW,
         BoundaryObservation,
         PartitionMigrationInput,
@@ -73,6 +74,9 @@ TELLS_OVERDUE = "tells-overdue-tiering"
 class PartitionMigration:
     """Started by the topic's workflow; outlives it, and reports to whichever runs under its id."""
 
+    _ends_crossed: ClassVar[bool] = False
+    """It leaves readiness to its topic's workflow, and knows all that patches tell of."""
+
     @workflow.init
     def __init__(self, given: PartitionMigrationInput) -> None:
         self._given = given
@@ -93,7 +97,7 @@ class PartitionMigration:
         """Returns how it ended: ``crossed``, ``ready``, ``aborted``, ``forced`` or ``gone``."""
         reporting = asyncio.create_task(self._reporter.run())
         state = self._state
-        state.by_topic = state.by_topic or given.shape > 0
+        state.by_topic = state.by_topic or self._ends_crossed
         try:
             if not state.phase or state.unsettled == Unsettled.WHETHER_BEGUN:
                 await self._begin()
@@ -126,7 +130,7 @@ class PartitionMigration:
 
     def _rests(self) -> bool:
         """Nothing is left but what the topic's workflow does for all of its partitions."""
-        return self._given.shape > 0 and may_rest(self._state)
+        return self._ends_crossed and may_rest(self._state)
 
     def _show_rest(self) -> None:
         """Whoever started it gets the outcome; whoever has asked since is told."""
@@ -208,13 +212,13 @@ class PartitionMigration:
 
     def _does(self, patch: str) -> bool:
         """Whether this workflow was begun by a version that knows of it, or it is new to it."""
-        return self._given.shape > 0 or workflow.patched(patch)
+        return self._ends_crossed or workflow.patched(patch)
 
     def _give_permit_back(self, phase: Phase) -> None:
         """What it was started with, if it has to wait before its write pause: others have their
         turn meanwhile, and it asks like them."""
         may = phase in (Phase.VALIDATE, Phase.DRAIN_TRANSACTIONS)
-        if self._given.shape > 0 and may and self._state.steering.permit >= self._state.round:
+        if self._ends_crossed and may and self._state.steering.permit >= self._state.round:
             self._state.round += 1
 
     def _advance(self, phase: Phase, result: Any) -> None:
@@ -361,7 +365,7 @@ class PartitionMigration:
     def _is_soon_over(self, phase: str) -> bool:
         if parks_producers(self._state) or self._is_tried_in_process(phase):
             return True
-        return self._given.shape > 0 and phase == Phase.QUIESCE
+        return self._ends_crossed and phase == Phase.QUIESCE
 
     def _show(self) -> None:
         """What this phase is, to operators and the topic's workflow."""
@@ -440,6 +444,23 @@ class PartitionMigration:
                 "there is nothing to pause or resume",
                 type=failures.REFUSED,
             )
+
+
+@workflow.defn(name=PARTITION_CROSSING)
+class PartitionCrossing(PartitionMigration):
+    """The same, and it ends when the partition has crossed and is cleaned: what is started since
+    topics let partitions through."""
+
+    _ends_crossed = True
+
+    @workflow.init
+    def __init__(self, given: PartitionMigrationInput) -> None:
+        super().__init__(given)
+
+    @workflow.run
+    async def run(self, given: PartitionMigrationInput) -> PartitionOutcome:
+        """Returns how it ended: ``crossed``, ``ready``, ``aborted``, ``forced`` or ``gone``."""
+        return await super().run(given)
 
 
 # What follows from the state, and its reports. Pure.

@@ -13,12 +13,12 @@ import pytest
 from temporalio.client import WorkflowHistory
 from temporalio.worker import Replayer
 
-from workflows.partition_migration import PartitionMigration
+from workflows.partition_migration import PartitionCrossing, PartitionMigration
 from workflows.tiered_storage_change import TieredStorageChange
 from workflows.topic_migration import TopicMigration
 
 HISTORIES = sorted((Path(__file__).parent / "histories").glob("*.json.gz"))
-KNOWN = [TopicMigration, PartitionMigration, TieredStorageChange]
+KNOWN = [TopicMigration, PartitionMigration, PartitionCrossing, TieredStorageChange]
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,11 @@ behind a wait."""
 
 TOPIC_WORKFLOW = "TopicMigration"
 PARTITION_WORKFLOW = "PartitionMigration"
-
+"""Notes what it knows by patches, and waits open until the partition is ready."""
+PARTITION_CROSSING = "PartitionCrossing"
+"""Notes no patches, which are two events and two writes of the index each, and ends when the
+partition has crossed and is cleaned. A type of its own, not a field of the input: a worker of an
+older version refuses it, where it would begin it in its own way and leave patches behind."""
 
 PAUSED_REASON = "paused by an operator"
 """Why a topic's workflow waits that nobody need look after."""
@@ -518,16 +522,9 @@ class PartitionState:
     """Who started it is over, and will not get its outcome: whoever has asked since is told."""
 
 
-SHAPE = 1
-"""Of partitions' workflows that are started now: they note no patches, which are two events and two
-writes of the index each, and end when the partition has crossed and is cleaned."""
-
-
 @dataclass(frozen=True, slots=True)
 class PartitionMigrationInput:
     ref: PartitionRef
     options: MigrationOptions
     topic_workflow_id: str
     state: PartitionState = field(default_factory=PartitionState)
-    shape: int = 0
-    """How it goes about it, as whoever starts it knows (:data:`SHAPE`); 0: as patches say."""

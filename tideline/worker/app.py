@@ -52,7 +52,7 @@ from tideline.worker.metrics import (
 from tideline.worker.replicas import ReplicaWatch
 from tideline.worker.requests import RequestDispatcher
 from tideline.worker.watches import KafkaWatch
-from workflows.partition_migration import PartitionMigration
+from workflows.partition_migration import PartitionCrossing, PartitionMigration
 from workflows.tiered_storage_change import TieredStorageChange
 from workflows.topic_migration import TopicMigration
 
@@ -184,7 +184,7 @@ def workers(settings: WorkerSettings, client: Client, services: WorkerServices) 
         Worker(
             client,
             task_queue=queue,
-            workflows=[TopicMigration, PartitionMigration, TieredStorageChange],
+            workflows=[TopicMigration, PartitionMigration, PartitionCrossing, TieredStorageChange],
             # The sandbox imports a workflow's module anew for each of them, a fifth of what a
             # partition costs. Tests run in it, and replay.
             workflow_runner=UnsandboxedWorkflowRunner(),

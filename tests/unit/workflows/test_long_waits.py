@@ -23,7 +23,7 @@ from tideline.domain.messages import (
 )
 from tideline.domain.migration import Phase
 from workflows import calls
-from workflows.partition_migration import PartitionMigration
+from workflows.partition_migration import PartitionCrossing, PartitionMigration
 from workflows.topic_migration import TopicMigration
 
 RECONCILE = TopicActivity.RECONCILE_CONFIGS
@@ -207,7 +207,7 @@ async def test_a_long_history_of_an_older_version_replays(
 ) -> None:
     """It was recorded past the length at which waits continue as new today."""
     monkeypatch.setattr(calls, "history_is_long", lambda: True)
-    replayer = Replayer(workflows=[TopicMigration, PartitionMigration])
+    replayer = Replayer(workflows=[TopicMigration, PartitionMigration, PartitionCrossing])
     await replayer.replay_workflow(recorded(file))  # type: ignore[arg-type]
 
 

@@ -53,10 +53,11 @@ from tideline.domain.operator_choices import (
     GapRequest,
 )
 from tideline.domain.options import MigrationOptions
-from workflows.partition_migration import PartitionMigration
+from workflows.partition_migration import PartitionCrossing, PartitionMigration
 from workflows.topic_migration import TopicMigration
 
 GONE_KINDS = (failures.UNKNOWN_TOPIC, failures.TOPIC_CHANGED)
+WORKFLOWS = (TopicMigration, PartitionMigration, PartitionCrossing)
 TOPIC_ID = UUID("6f1d3a52-0f1a-4b0e-9a39-5f0a52f1c0de")
 
 
@@ -337,7 +338,13 @@ class World:
         ]
 
     @asynccontextmanager
-    async def worker(self, client: Client, waits: int = 100, **options: Any) -> AsyncIterator[None]:
+    async def worker(
+        self,
+        client: Client,
+        waits: int = 100,
+        knows: Sequence[type] = WORKFLOWS,
+        **options: Any,
+    ) -> AsyncIterator[None]:
         """Both queues of the worker process, over this world. ``waits``: activities that wait at
         once."""
         self.client = client
@@ -345,7 +352,7 @@ class World:
             Worker(
                 client,
                 task_queue=self.queue,
-                workflows=[TopicMigration, PartitionMigration],
+                workflows=knows,
                 activities=self.activities,
                 **options,
             ),
