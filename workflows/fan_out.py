@@ -228,6 +228,7 @@ class FanOut:
             self._state.options,
             ref.workflow_id,
         )
+        given.state.round = self._state.round_to_start(partition)
         given.state.steering = self._state.steering(partition)
         try:
             child: Child = await workflow.start_child_workflow(

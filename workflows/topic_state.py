@@ -277,6 +277,14 @@ class TopicState:
         self.permits[partition] = self.partitions[partition].round
         self.through.append(partition)
 
+    def round_to_start(self, partition: int) -> int:
+        """In which round its workflow begins. One that is started again asks before it parks
+        anybody, if it still has to: its permit was for another pause, of a topic that was armed."""
+        known = self.partitions[partition].round
+        if partition in self.through:
+            return known
+        return max(known, self.permits[partition] + 1)
+
     def _asking(self) -> tuple[int, list[int]]:
         """How many have the permit that they asked for, and who waits for it."""
         waiting = [report for _, report in sorted(self.tally.want_permit.items())]

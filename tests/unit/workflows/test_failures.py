@@ -196,3 +196,29 @@ async def test_a_deleted_topic_ends_the_migration(world: World, client: Client) 
             await world.run(client)
     assert isinstance(failed.value.cause, ApplicationError)
     assert "created again" in failed.value.cause.message
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_a_partition_that_is_started_again_parks_nobody_before_the_topic_is_armed_again(
+    world: World, server: WorkflowEnvironment, is_late: bool
+) -> None:
+    """Its first pause had failed, so that the topic had permitted two; then B0 was reset, which
+    the other workflow finds itself, or (late) has found before its worker died."""
+    client = server.client
+    if not is_late:
+        world.script[Phase.ROLL_AND_FLUSH] = fails(failures.NOT_SETTLED)
+    world.script[Phase.READINESS] = fails(failures.BOUNDARY_RESET)
+
+    def reset() -> None:
+        if is_late and world.logs[0].boundary >= 0:
+            world.logs[0].boundary = -1
+            world.script[Phase.READINESS].clear()
+
+    world.before[TopicActivity.OBSERVE_PARTITION] = reset
+    async with world.worker(client):
+        assert (await world.run(client)).outcome == "hybrid"
+    names = [name for name, _ in world.calls]
+    last = len(names) - 1 - names[::-1].index(Phase.QUIESCE)
+    armed = f"{TopicActivity.RECONCILE_CONFIGS}:{ConfigStage.ARMED}"
+    looked = names.index(TopicActivity.AWAIT_READINESS)
+    assert armed in names[looked:last]
