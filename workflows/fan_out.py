@@ -284,6 +284,7 @@ class FanOut:
         known = self._state.partitions[partition]
         reason = f"its workflow was ended from outside ({why}); it is started again"
         self._state.receive(replace(known, since=now(), waiting_reason=reason))
+        self._state.not_through(partition)
         await asyncio.sleep(START_AGAIN_AFTER.total_seconds())
         self._lost.add(partition)
 

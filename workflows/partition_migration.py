@@ -172,6 +172,8 @@ class PartitionMigration:
         if phase is Phase.READINESS and not self._state.by_topic:
             self._state.by_topic = self._does(phases.READY_BY_TOPIC)
         await self._gate(phase)
+        if self._rests():
+            return
         if self._state.steering.aborted:
             self._move_to(ABORTED)
             return
@@ -200,9 +202,9 @@ class PartitionMigration:
                 once = tried_in_process(call, phases.TRIED_IN_PROCESS[phase])
                 return await perform(once, given, self._must_end)
             except CallFailed as failure:
+                self._give_permit_back(phase)
                 if failure.kind in phases.DECIDED:
                     raise
-            self._give_permit_back(phase)
             self._show()
         return await perform(call, given, self._must_end)
 
@@ -215,11 +217,12 @@ class PartitionMigration:
         return self._ends_crossed or workflow.patched(patch)
 
     def _give_permit_back(self, phase: Phase) -> None:
-        """What it was started with, if it has to wait before its write pause: others have their
-        turn meanwhile, and it asks like them."""
-        may = phase in (Phase.VALIDATE, Phase.DRAIN_TRANSACTIONS)
+        """If it has to wait before its write pause: others have their turn meanwhile, and it asks
+        like them."""
+        may = phase in (Phase.VALIDATE, Phase.DRAIN_TRANSACTIONS, Phase.QUIESCE)
         if self._ends_crossed and may and self._state.steering.permit >= self._state.round:
             self._state.round += 1
+            self._report()
 
     def _advance(self, phase: Phase, result: Any) -> None:
         state = self._state
@@ -314,9 +317,14 @@ class PartitionMigration:
 
     async def _gate(self, phase: Phase) -> None:
         """Wait until nobody has paused the partition and the topic lets it go on."""
-        while reason := blocked_because(self._state):
+        while (reason := blocked_because(self._state)) and not self._rests():
+            paused = reason == paused_because(self._state)
+            if paused:
+                self._give_permit_back(phase)
             self._waits_because(reason)
             await workflow.wait_condition(partial(self._is_news, reason))
+            if paused:
+                self._give_permit_back(phase)  # it came meanwhile
             self._waiting_reason = ""
             await self._continue_if_long()
         if not parks_producers(self._state):
@@ -502,7 +510,10 @@ def parks_producers(state: PartitionState) -> bool:
 
 
 def waits_for(state: PartitionState) -> WaitsFor:
-    """What the next phase needs from the topic's workflow."""
+    """What the next phase needs from the topic's workflow: nothing, while an operator has paused
+    this partition, so that nobody else waits for it."""
+    if state.paused:
+        return WaitsFor.NOTHING
     if state.phase == Phase.QUIESCE and state.steering.permit < state.round:
         return WaitsFor.PERMIT
     if state.phase == Phase.READINESS and state.by_topic:
@@ -518,11 +529,8 @@ def blocked_because(state: PartitionState) -> str:
     steering = state.steering
     if steering.aborted or is_forced(state):
         return ""
-    if phase_rule(Phase(state.phase)).pausable_before:
-        if state.paused:
-            return "paused by an operator: resume this partition's workflow"
-        if steering.paused:
-            return "the topic's migration is paused by an operator: resume it"
+    if reason := paused_because(state):
+        return reason
     match waits_for(state):
         case WaitsFor.PERMIT:
             return "drained; waits for the topic's workflow to let the write pause begin"
@@ -533,6 +541,17 @@ def blocked_because(state: PartitionState) -> str:
                 "waits until every partition has its B0, the topic's segments are rolled and the "
                 "prefix is in remote storage: the topic's workflow looks for all partitions"
             )
+    return ""
+
+
+def paused_because(state: PartitionState) -> str:
+    """Who must resume it before the next phase; empty: nobody."""
+    if not phase_rule(Phase(state.phase)).pausable_before:
+        return ""
+    if state.paused:
+        return "paused by an operator: resume this partition's workflow"
+    if state.steering.paused:
+        return "the topic's migration is paused by an operator: resume it"
     return ""
 
 

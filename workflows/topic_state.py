@@ -72,7 +72,7 @@ class TopicState:
     """Partitions are started with a permit once the topic is armed: nobody has to be asked between
     the drain and the write pause."""
     through: list[int] = field(default_factory=list)
-    """Those that were, and were not heard of since."""
+    """Those that were, and may be before or in the write pause that it is for."""
     tried_first: bool = False
     """As many partitions as the options name have crossed, and the topic was paused for them."""
     share: int | None = None
@@ -124,8 +124,8 @@ class TopicState:
         if not 0 <= report.partition < len(self.partitions):
             return
         before, self.partitions[report.partition] = self.partitions[report.partition], report
-        if report.partition in self.through:
-            self.through.remove(report.partition)
+        if report.crossed or report.ended or report.round > self.permits[report.partition]:
+            self.not_through(report.partition)
         if self._tally is not None:
             self._tally.remove(before)
             self._tally.add(report)
@@ -276,6 +276,11 @@ class TopicState:
         """It is started with its permit."""
         self.permits[partition] = self.partitions[partition].round
         self.through.append(partition)
+
+    def not_through(self, partition: int) -> None:
+        """It has no use for the permit that it was started with any more."""
+        if partition in self.through:
+            self.through.remove(partition)
 
     def round_to_start(self, partition: int) -> int:
         """In which round its workflow begins. One that is started again asks before it parks

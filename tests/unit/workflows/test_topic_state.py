@@ -12,6 +12,7 @@ from tideline.domain.messages import (
     ABORTED,
     DONE,
     FORCED,
+    GONE,
     MOST_REPORTS,
     PartitionRef,
     PartitionReport,
@@ -184,6 +185,30 @@ def test_one_that_was_let_through_and_has_to_wait_makes_room_and_asks_like_other
     for partition in state.through[:LET_THROUGH]:
         state.receive(PartitionReport(partition, Phase.READINESS, "", 9, 1, WaitsFor.READY))
     assert state.to_permit() == [0]
+
+
+def test_whoever_was_let_through_counts_until_it_has_crossed_or_given_its_permit_back() -> None:
+    """Not until it is heard of: it is asked where it stands, or was paused and goes on."""
+    state = crossing(100, parallel=50)
+    state.lets_through = state.armed = True
+    begun = let_through(state)
+    for partition in begun:
+        state.receive(PartitionReport(partition, Phase.QUIESCE, "", waiting_reason="paused"))
+    assert (state.through, state.to_start()) == (begun, [])
+    state.receive(PartitionReport(0, Phase.READINESS, "", 9, 1, WaitsFor.READY))
+    state.receive(PartitionReport(1, Phase.VALIDATE, "", waiting_reason="a reassignment", round=2))
+    state.receive(PartitionReport(2, GONE, ""))
+    assert state.through == begun[3:]
+    assert len(state.to_start()) == 3
+
+
+def test_a_partition_that_an_operator_has_paused_keeps_no_other_one_waiting() -> None:
+    ref = PartitionRef("orders", "00" * 16, 0)
+    for phase, waits_for in ((Phase.QUIESCE, WaitsFor.PERMIT), (Phase.READINESS, WaitsFor.READY)):
+        partition = PartitionState(phase=phase, since="", by_topic=True)
+        assert report_of(ref, partition, "").waits_for is waits_for
+        partition.paused = True
+        assert report_of(ref, partition, "").waits_for is WaitsFor.NOTHING
 
 
 def test_a_partition_without_a_workflow_is_neither_steered_nor_waited_for() -> None:

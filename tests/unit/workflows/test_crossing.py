@@ -1,0 +1,136 @@
+"""A partition's workflow alone: the test steers it in place of its topic's. On a real server."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from temporalio.client import Client, WorkflowHandle
+from temporalio.testing import WorkflowEnvironment
+
+from tests.unit.workflows.test_steering import partition_status, soon, topic_status
+from tests.unit.workflows.world import World, ended, fails
+from tideline.domain import failures
+from tideline.domain.messages import (
+    CROSSED,
+    PARTITION_CROSSING,
+    PartitionMigrationInput,
+    PartitionRef,
+    Signal,
+    Steering,
+)
+from tideline.domain.migration import Phase
+from tideline.domain.options import MigrationOptions
+
+PAUSED = "paused by an operator"
+ASKS = "waits for the topic's workflow to let the write pause begin"
+
+
+@pytest.fixture
+def client(server: WorkflowEnvironment) -> Client:
+    return server.client
+
+
+async def begin(world: World, client: Client, steering: Steering) -> WorkflowHandle[Any, Any]:
+    world.tracked = True
+    ref = PartitionRef(world.topic, world.ref.topic_id, 0)
+    given = PartitionMigrationInput(ref, MigrationOptions(), world.ref.workflow_id)
+    given.state.steering = steering
+    return await client.start_workflow(
+        PARTITION_CROSSING,
+        given,
+        id=world.ref.partition_workflow_id(0),
+        task_queue=world.queue,
+    )
+
+
+async def waits_because(world: World, client: Client, reason: str) -> None:
+    async def waits() -> bool:
+        return reason in (await partition_status(world, client)).waiting_reason
+
+    await soon(waits)
+
+
+async def ends_crossed(handle: WorkflowHandle[Any, Any], permit: int) -> None:
+    await handle.signal(Signal.STEER, Steering(permit=permit))
+    assert (await asyncio.wait_for(handle.result(), 40))["outcome"] == CROSSED
+
+
+async def test_one_that_was_paused_before_its_write_pause_asks_for_another_permit(
+    world: World, client: Client
+) -> None:
+    """Others had their turn meanwhile: all that were paused would go on at once."""
+    async with world.worker(client):
+        handle = await begin(world, client, Steering(permit=1, paused=True))
+        await waits_because(world, client, PAUSED)
+        await handle.signal(Signal.STEER, Steering(permit=1))
+        await waits_because(world, client, ASKS)
+        await ends_crossed(handle, 2)
+    assert world.count(Phase.QUIESCE) == 1
+
+
+async def test_a_permit_that_comes_while_an_operator_has_paused_the_partition_is_not_kept(
+    world: World, client: Client
+) -> None:
+    async with world.worker(client):
+        handle = await begin(world, client, Steering())
+        await waits_because(world, client, ASKS)
+        await handle.execute_update("pause")
+        await waits_because(world, client, PAUSED)
+        await handle.signal(Signal.STEER, Steering(permit=1))
+        await handle.execute_update("resume")
+        await waits_because(world, client, ASKS)
+        await ends_crossed(handle, 2)
+
+
+async def test_one_whose_first_try_was_refused_asks_for_another_permit(
+    world: World, client: Client
+) -> None:
+    world.script[Phase.VALIDATE] = fails(failures.REFUSED, "another migration")
+    async with world.worker(client):
+        handle = await begin(world, client, Steering(permit=1))
+        await waits_because(world, client, ASKS)
+        await ends_crossed(handle, 2)
+
+
+async def test_a_permit_that_is_given_back_in_the_first_phase_is_told_at_once(
+    world: World, client: Client
+) -> None:
+    """Not when the wait has lasted for so long that it is shown: six of them held the topic up."""
+    world.partitions = 2
+
+    def second_waits() -> None:
+        if world.count(Phase.VALIDATE) == 2:
+            world.script[Phase.VALIDATE] = fails(failures.WAITING, "a reassignment")
+        elif world.count(Phase.VALIDATE) == 3:
+            world.hold(Phase.VALIDATE)
+
+    world.before[Phase.VALIDATE] = second_waits
+    async with world.worker(client):
+        given = {"topic": world.topic, "options": {"parallel_partitions": 1}}
+        handle = await world.start(client, given)
+
+        async def told() -> bool:
+            return any(p.round == 2 for p in (await topic_status(handle)).partitions[1:])
+
+        await soon(told)
+        assert world.count(Phase.VALIDATE) == 3
+        world.held[Phase.VALIDATE].set()
+        assert (await ended(handle)).outcome == "hybrid"
+
+
+async def test_a_partition_that_an_operator_has_paused_does_not_end(
+    world: World, client: Client
+) -> None:
+    """Its workflow is what the pause stands in, and what resumes it."""
+    held = world.hold(Phase.ZOMBIE_CLEANUP)
+    async with world.worker(client):
+        handle = await begin(world, client, Steering(permit=1))
+        await asyncio.wait_for(world.reached[Phase.ZOMBIE_CLEANUP].wait(), 20)
+        await handle.execute_update("pause")
+        held.set()
+        await waits_because(world, client, PAUSED)
+        assert (await partition_status(world, client)).phase == Phase.READINESS
+        await handle.execute_update("resume")
+        assert (await asyncio.wait_for(handle.result(), 40))["outcome"] == CROSSED
