@@ -93,13 +93,14 @@ def phase_rule(phase: Phase) -> PhaseRule:
 
 
 MOST_WRITE_PAUSES = 2
-"""Partitions of one topic whose producers are parked at once: more would make each pause longer,
+"""Permits of one topic that partitions have asked for, at once: more pauses would make each longer,
 because they share brokers, gateways and worker. A partition that was permitted counts until it
 reports again: crossed, or back at the drain because its pause failed."""
 LET_THROUGH = 3
 """So many that were started with a permit count as one: each spends less than a third of the time
 until it is heard of inside its write pause. One that has to wait before that gives its permit
-back."""
+back. Within one worker process pauses follow one another, unless they last longer than a quarter
+of the hold. Nobody is let through with durability ``tiered``, where each lasts as long."""
 
 CROSSING_AT_ONCE = LET_THROUGH * MOST_WRITE_PAUSES
 """Partitions of one topic between validation and B0 with nothing in their way, once it is armed."""

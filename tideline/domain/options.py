@@ -1,8 +1,9 @@
 """The choices of an operator for a migration: one table, from which the command line's options, the
 parameters of an Airflow wave, the validation of every input and the page on operating follow.
 
-Types are no strings here (no ``from __future__ import annotations``): Temporal's sandbox reads
-them while a workflow continues, when this module is known to it by its importers only.
+Types are no strings here (no ``from __future__ import annotations``): Temporal's sandbox, in which
+tests and replay run workflows, reads them while one continues, when this module is known to it by
+its importers only.
 """
 
 from dataclasses import dataclass, field, fields
@@ -76,8 +77,10 @@ class MigrationOptions:
         default=4,
         metadata=_row(
             "Partitions of a topic between validate and B0 at once.",
-            "Of these one in each worker process parks its producers at a time. Once the first "
-            "have, six are under way at most; those that have to wait are not counted.",
+            "Of these one in each worker process parks its producers at a time, unless a pause "
+            "lasts longer than a quarter of `quiesce_hold_ms`: then others begin theirs. Once the "
+            "first have, six are under way at most; those that have to wait are not counted. With "
+            "durability `tiered`, whose pauses are the longest, two park theirs at most.",
             flag="--parallel",
             low=1,
             high=1_000,

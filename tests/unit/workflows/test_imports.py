@@ -1,4 +1,6 @@
-"""Workflow modules stay deterministic, and small in the sandbox that loads them per run."""
+"""Workflow modules import nothing that could make a replay differ. Workers run them without
+Temporal's sandbox (docs/decisions/0005-workflow-shape.md): nothing else refuses a call into the
+system."""
 
 from __future__ import annotations
 
