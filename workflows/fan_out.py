@@ -72,15 +72,22 @@ IN_SLICES = "starts-and-steers-in-slices-2026-11"
 
 
 class FanOut:
-    """Acts on the state's wishes; :meth:`reconcile` runs beside the topic's stages."""
+    """Acts on the state's wishes; :meth:`reconcile` runs beside the topic's stages. ``changed`` is
+    called when there is news to show that no report has brought."""
 
-    def __init__(self, state: TopicState, arm: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        state: TopicState,
+        arm: Callable[[], Awaitable[None]],
+        changed: Callable[[], None],
+    ) -> None:
         self._state = state
         self._arm = arm
+        self._changed = changed
         self._children: dict[int, Child] = {}
         self._lost = set(state.lost)
         self._to_steer = set(state.to_steer)
-        self._restarts: set[asyncio.Task[None]] = set()
+        self._restarts: dict[int, asyncio.Task[None]] = {}
         self._busy = False
         self._settling = False
 
@@ -127,6 +134,12 @@ class FanOut:
                 self._lost.add(partition)
             else:
                 self._state.told_of_ready(partition, now())
+        self._show()
+
+    def _show(self) -> None:
+        """A run without the patch showed reports only."""
+        if self._state.lets_through:
+            self._changed()
 
     def steer_waiting(self) -> None:
         """Those that wait for the roll; the others hear of it with what they wait for."""
@@ -144,7 +157,7 @@ class FanOut:
         """Leave in the state what the next run has to do. It gets no outcome of a partition that
         this one has started, and asks it to tell."""
         self._state.to_steer = sorted(self._to_steer)
-        self._state.lost = sorted(self._lost | self._children.keys())
+        self._state.lost = sorted(self._lost | self._children.keys() | self._restarts.keys())
 
     async def end_all(self) -> None:
         """After an abort or a forced completion: steer every partition and wait until it has ended,
@@ -157,6 +170,7 @@ class FanOut:
             )
         except TimeoutError:
             workflow.logger.warning("partitions_did_not_end")
+        self._state.force_resting(now())  # those that came to rest meanwhile
 
     async def reconcile(self) -> None:
         """Start, permit and steer until cancelled."""
@@ -201,7 +215,7 @@ class FanOut:
             for partition in starting:
                 if state.partitions[partition].phase == TO_DO:
                     state.receive(PartitionReport(partition, Phase.VALIDATE, now()))
-                    if state.lets_through and state.armed:
+                    if state.starts_with_permit:
                         state.let_through(partition)
             await _together(self._start(partition) for partition in starting)
         if permitted := state.to_permit():
@@ -260,8 +274,8 @@ class FanOut:
         if error := child.exception():
             why = str(error.cause or error) if isinstance(error, ChildWorkflowError) else str(error)
             again = asyncio.create_task(self._start_again(partition, why))
-            self._restarts.add(again)
-            again.add_done_callback(self._restarts.discard)
+            self._restarts[partition] = again
+            again.add_done_callback(lambda _: self._restarts.pop(partition, None))
             return
         outcome = child.result()
         crossed = outcome.outcome == CROSSED
@@ -278,6 +292,7 @@ class FanOut:
                 crossed,
             )
         )
+        self._show()
 
     async def _start_again(self, partition: int, why: str) -> None:
         """Somebody cancelled or terminated it: a migration is stopped by an abort of the topic."""
@@ -285,6 +300,7 @@ class FanOut:
         reason = f"its workflow was ended from outside ({why}); it is started again"
         self._state.receive(replace(known, since=now(), waiting_reason=reason))
         self._state.not_through(partition)
+        self._show()
         await asyncio.sleep(START_AGAIN_AFTER.total_seconds())
         self._lost.add(partition)
 

@@ -59,7 +59,8 @@ class TopicReadiness:
             # Each partition finds out for itself that its topic is gone, and ends so. Of those
             # whose workflow has ended one is enough: the topic's ends by that.
             resting = [p for p in asked if state.partitions[p].rests]
-            found = ReadinessFound(own_look=[*(asked.keys() - resting), *resting[:1]])
+            one = [] if state.somebody_looks else resting[:1]
+            found = ReadinessFound(own_look=[*(asked.keys() - resting), *one])
         ready, own_look = (
             [p for p in partitions if state.still_wants_ready(p, asked[p])]
             for partitions in (found.ready, found.own_look)

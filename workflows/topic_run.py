@@ -96,7 +96,7 @@ class TopicRun:
         self.state = state
         self.waiting_reason = ""
         self.retrying = RetryUntilSuccess(self._waits_because, may_continue_anywhere)
-        self.fan_out = FanOut(state, self._arm)
+        self.fan_out = FanOut(state, self._arm, changed)
         self.readiness = TopicReadiness(state, self.fan_out, self._waits_because)
         self._changed = changed
         self._deciding = asyncio.Lock()

@@ -22,7 +22,7 @@ from tideline.domain.messages import (
     WaitsFor,
 )
 from tideline.domain.migration import LET_THROUGH, MOST_WRITE_PAUSES, Phase
-from tideline.domain.options import MigrationOptions
+from tideline.domain.options import Durability, MigrationOptions
 from tideline.domain.report_columns import packed, unpacked
 from workflows.tally import Tally
 
@@ -212,6 +212,11 @@ class TopicState:
         self.own_look[str(partition)] = True
         self.not_waiting(partition)
 
+    @property
+    def somebody_looks(self) -> bool:
+        """A workflow of a partition's finds out what the topic's could not decide."""
+        return any(not self.partitions[int(p)].ended for p in self.own_look)
+
     def told_of_ready(self, partition: int, now: str) -> None:
         """Its workflow was steered by :meth:`steering`: it ends, and need not report that."""
         report = self.partitions[partition]
@@ -261,9 +266,16 @@ class TopicState:
         if (first := self.options.first_partitions) and not self.tried_first:
             begun = len(self.partitions) - len(self.tally.to_do)
             free = min(free, max(0, first - begun))
-        if self.lets_through and self.armed:
+        if self.starts_with_permit:
             free = min(free, self._free_to_let_through())
         return list(islice(self.tally.to_do, free))
+
+    @property
+    def starts_with_permit(self) -> bool:
+        """Nobody has to be asked between the drain and the write pause. With the longest of pauses
+        each is asked for: as many as are let through would be in theirs at once."""
+        long_pauses = self.options.durability is Durability.TIERED
+        return self.lets_through and self.armed and not long_pauses
 
     def _free_to_let_through(self) -> int:
         """None while one waits that has to be asked for: it would never have its turn."""

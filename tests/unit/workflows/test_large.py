@@ -239,3 +239,31 @@ async def test_what_partitions_report_while_a_large_topic_continues_as_new_is_no
     (first, *_, last) = reports_of(status)
     assert (first.phase, first.boundary) == (Phase.ZOMBIE_CLEANUP, 100)
     assert (last.partition, last.phase) == (3, Phase.QUIESCE)
+
+
+async def test_of_a_topic_that_is_gone_one_partition_finds_it_out(
+    world: World, server: WorkflowEnvironment
+) -> None:
+    """Not one more with each look, while the first one has no answer yet."""
+    world.partitions = 4
+    name = TopicActivity.AWAIT_READINESS
+    world.script[name] = fails(failures.UNKNOWN_TOPIC, times=99)
+    thrice = asyncio.Event()
+
+    def looks() -> None:
+        world.hold(TopicActivity.OBSERVE_PARTITION)
+        if world.count(name) == 3:
+            thrice.set()
+
+    world.before[name] = looks
+    async with world.worker(server.client):
+        handle = await world.start(server.client)
+        await asyncio.wait_for(thrice.wait(), 40)
+        started = [
+            event
+            for event in (await handle.fetch_history()).events
+            if event.HasField("start_child_workflow_execution_initiated_event_attributes")
+        ]
+        await handle.terminate()
+        world.held[TopicActivity.OBSERVE_PARTITION].set()
+    assert len(started) == world.partitions + 1

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from temporalio import workflow
 from temporalio.client import (
     Client,
     WorkflowFailureError,
@@ -21,15 +22,22 @@ from temporalio.testing import WorkflowEnvironment
 from tests.unit.workflows.world import World, ended, fails
 from tideline.domain import failures
 from tideline.domain.messages import (
+    FORCED,
     AbortDecision,
     ConfigStage,
+    PartitionReport,
     PartitionStatus,
     PauseOutcome,
     TopicActivity,
     TopicMigrationStatus,
+    TopicRef,
+    WaitsFor,
 )
 from tideline.domain.migration import PHASE_ORDER, PHASES, Phase
+from tideline.domain.options import MigrationOptions
+from workflows import fan_out, reporting
 from workflows.fan_out import FanOut
+from workflows.topic_state import Stage, TopicState
 
 ABORTABLE = [rule.phase for rule in PHASES if rule.abortable]
 
@@ -292,10 +300,58 @@ async def test_why_a_partition_waits_is_shown_on_the_topic_and_in_the_search_att
         assert (await ended(handle)).outcome == "hybrid"
 
 
+async def test_the_pause_after_the_first_partitions_is_in_the_index(
+    world: World, client: Client
+) -> None:
+    """Whoever is to look at them is woken by it. That the last of them has crossed its outcome
+    tells, not a report."""
+    world.partitions = 3
+    given = {"topic": world.topic, "options": {"parallel_partitions": 1, "first_partitions": 2}}
+    async with world.worker(client):
+        handle = await world.start(client, given)
+
+        async def shown() -> bool:
+            known = (await handle.describe()).typed_search_attributes
+            return "have crossed before the others" in str(known.get(reporting.WAITING_REASON))
+
+        await soon(shown)
+        await handle.execute_update("resume")
+        assert (await ended(handle)).outcome == "hybrid"
+
+
+async def test_partitions_that_come_to_rest_while_all_are_ended_are_forced_like_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    state = TopicState(TopicRef("orders", "00" * 16, 1), MigrationOptions(), Stage.FREEZING)
+    state.begin()
+    state.receive(PartitionReport(0, Phase.ZOMBIE_CLEANUP, "", 7, 1))
+
+    async def crosses(*_: Any, **__: Any) -> None:
+        state.receive(PartitionReport(0, Phase.READINESS, "", 7, 1, WaitsFor.READY, rests=True))
+
+    monkeypatch.setattr(workflow, "wait_condition", crosses)
+    monkeypatch.setattr(fan_out, "now", lambda: "now")
+    await FanOut(state, nothing, lambda: None).end_all()
+    assert state.partitions[0].phase == FORCED
+
+
+async def nothing() -> None:
+    return
+
+
+async def test_a_partition_that_is_about_to_be_started_again_is_left_to_the_next_run() -> None:
+    state = TopicState(TopicRef("orders", "00" * 16, 4), MigrationOptions(), Stage.CROSSING)
+    state.begin()
+    acting = FanOut(state, nothing, lambda: None)
+    acting._restarts[3] = asyncio.ensure_future(nothing())
+    acting.hand_over()
+    assert state.lost == [3]
+
+
 def test_what_an_abort_does_not_start_again_is_no_work_for_ever() -> None:
     """A partition's workflow that was terminated before an abort kept the topic's looping."""
-    fan_out = FanOut.__new__(FanOut)
-    fan_out._settling, fan_out._to_steer, fan_out._lost = False, set(), {0}
-    fan_out._children = {}
-    fan_out._state = SimpleNamespace(aborted=True, to_permit=list, to_start=list)  # type: ignore[assignment]
-    assert not fan_out._has_work()
+    acting = FanOut.__new__(FanOut)
+    acting._settling, acting._to_steer, acting._lost = False, set(), {0}
+    acting._children = {}
+    acting._state = SimpleNamespace(aborted=True, to_permit=list, to_start=list)  # type: ignore[assignment]
+    assert not acting._has_work()

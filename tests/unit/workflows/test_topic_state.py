@@ -21,7 +21,7 @@ from tideline.domain.messages import (
     WaitsFor,
 )
 from tideline.domain.migration import LET_THROUGH, MOST_WRITE_PAUSES, Phase
-from tideline.domain.options import MigrationOptions
+from tideline.domain.options import Durability, MigrationOptions
 from tideline.domain.preflight import MOST_PARTITIONS
 from tideline.domain.report_columns import reports_of
 from workflows.partition_migration import report_of
@@ -185,6 +185,15 @@ def test_one_that_was_let_through_and_has_to_wait_makes_room_and_asks_like_other
     for partition in state.through[:LET_THROUGH]:
         state.receive(PartitionReport(partition, Phase.READINESS, "", 9, 1, WaitsFor.READY))
     assert state.to_permit() == [0]
+
+
+def test_with_the_longest_write_pauses_each_is_asked_for() -> None:
+    """Six at once would be in theirs, where two may be."""
+    state = crossing(100, parallel=50)
+    state.lets_through = state.armed = True
+    state.options = replace(state.options, durability=Durability.TIERED)
+    assert not state.starts_with_permit
+    assert len(state.to_start()) == 50
 
 
 def test_whoever_was_let_through_counts_until_it_has_crossed_or_given_its_permit_back() -> None:
