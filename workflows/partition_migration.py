@@ -149,6 +149,7 @@ class PartitionMigration:
             self._believe(situation)
 
     async def _whether_begun(self) -> PartitionSituation:
+        self._state.unsettled = Unsettled.WHETHER_BEGUN
         if self._does(phases.FIRST_IN_PROCESS):
             observe = quick(TopicActivity.OBSERVE_PARTITION, PartitionSituation)
             try:
@@ -156,6 +157,7 @@ class PartitionMigration:
             except CallFailed as failure:
                 workflow.logger.info("not_observed_at_once", extra={"why": failure.message})
             else:
+                self._state.unsettled = ""
                 return situation
         return await self._ask(Unsettled.WHETHER_BEGUN)
 
@@ -567,6 +569,7 @@ def report_of(ref: PartitionRef, state: PartitionState, waiting_reason: str) -> 
         waits_for=waits_for(state),
         waiting_reason=reportable(waiting_reason),
         round=state.round,
+        unsure=state.unsettled == Unsettled.WHETHER_BEGUN,
     )
 
 

@@ -123,6 +123,8 @@ class TopicState:
         """Remember the newest report of a partition. One of an unknown partition is ignored."""
         if not 0 <= report.partition < len(self.partitions):
             return
+        if report.unsure:
+            report = self._as_known(report)
         before, self.partitions[report.partition] = self.partitions[report.partition], report
         if report.crossed or report.ended or report.round > self.permits[report.partition]:
             self.not_through(report.partition)
@@ -137,6 +139,16 @@ class TopicState:
         if report.phase == ABORTED:
             # Only the SQL update aborts a partition, and it aborts the whole topic.
             self.aborted = True
+
+    def _as_known(self, report: PartitionReport) -> PartitionReport:
+        """Of a workflow that does not know where its partition stands: what was known holds. Only
+        one that has read Postgres takes B0 back."""
+        before = self.partitions[report.partition]
+        if not (before.crossed and self.lets_through):
+            return replace(report, unsure=False)
+        if before.ended:
+            return before
+        return replace(before, waiting_reason=report.waiting_reason, rests=False)
 
     @property
     def tally(self) -> Tally:

@@ -391,6 +391,8 @@ class PartitionReport:
     """Grows when B0 was reset and the partition migrates anew."""
     rests: bool = False
     """Crossed and cleaned, and its workflow has ended: the topic's goes on with it."""
+    unsure: bool = False
+    """Its workflow was started, and Postgres has not told it yet whether the partition has B0."""
 
     @property
     def crossed(self) -> bool:
@@ -513,7 +515,7 @@ class PartitionState:
     steering: Steering = field(default_factory=Steering)
     durations_ms: dict[str, float] = field(default_factory=dict)
     unsettled: str = ""
-    """An :class:`Unsettled`, if a run ended before Postgres answered."""
+    """An :class:`Unsettled`, until Postgres has answered, perhaps another run."""
     tiering_since: str = ""
     """When it was first looked whether remote storage covers the prefix; ISO 8601 in UTC."""
     by_topic: bool = False

@@ -19,9 +19,12 @@ from tideline.domain.messages import (
     PartitionRef,
     Signal,
     Steering,
+    TopicActivity,
+    Unsettled,
 )
 from tideline.domain.migration import Phase
 from tideline.domain.options import MigrationOptions
+from workflows import calls
 
 PAUSED = "paused by an operator"
 ASKS = "waits for the topic's workflow to let the write pause begin"
@@ -32,11 +35,13 @@ def client(server: WorkflowEnvironment) -> Client:
     return server.client
 
 
-async def begin(world: World, client: Client, steering: Steering) -> WorkflowHandle[Any, Any]:
+async def begin(
+    world: World, client: Client, steering: Steering, unsettled: str = ""
+) -> WorkflowHandle[Any, Any]:
     world.tracked = True
     ref = PartitionRef(world.topic, world.ref.topic_id, 0)
     given = PartitionMigrationInput(ref, MigrationOptions(), world.ref.workflow_id)
-    given.state.steering = steering
+    given.state.steering, given.state.unsettled = steering, unsettled
     return await client.start_workflow(
         PARTITION_CROSSING,
         given,
@@ -134,3 +139,52 @@ async def test_a_partition_that_an_operator_has_paused_does_not_end(
         assert (await partition_status(world, client)).phase == Phase.READINESS
         await handle.execute_update("resume")
         assert (await asyncio.wait_for(handle.result(), 40))["outcome"] == CROSSED
+
+
+async def test_a_topic_does_not_begin_anew_because_postgres_does_not_say_where_a_partition_stands(
+    world: World, client: Client
+) -> None:
+    """The workflow that is started for what only a partition can deal with asks that first; its
+    topic shows why that one waits, and asks it, too."""
+    world.script[Phase.READINESS] = fails(failures.REFUSED, "look yourself")
+
+    def away() -> None:
+        if world.count(TopicActivity.AWAIT_READINESS) == 1:
+            world.script[TopicActivity.OBSERVE_PARTITION] = fails(
+                failures.WAITING, "Postgres is away", times=4
+            )
+
+    world.before[TopicActivity.AWAIT_READINESS] = away
+    async with world.worker(client):
+        handle = await world.start(client)
+
+        async def shown() -> bool:
+            return "Postgres is away" in (await topic_status(handle)).waiting_reason
+
+        await soon(shown)
+        [known] = (await topic_status(handle)).partitions
+        assert (known.phase, known.boundary) == (Phase.READINESS, 100)
+        partition = client.get_workflow_handle(world.ref.partition_workflow_id(0))
+        await partition.signal(Signal.STEER, Steering(permit=1, own_look=True, report_again=True))
+        assert (await ended(handle)).outcome == "hybrid"
+    assert world.stages == ["tracked", "armed", "crossed", "rolling", "frozen"]
+    assert world.count(Phase.QUIESCE) == 1
+
+
+async def test_one_that_has_its_answer_does_not_ask_and_begin_again_with_its_next_run(
+    world: World, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run before it ended while it asked, and it has its answer from the first try."""
+    monkeypatch.setattr(calls, "LONG_HISTORY", 25)
+    async with world.worker(client):
+        handle = await begin(world, client, Steering(), Unsettled.WHETHER_BEGUN)
+        await waits_because(world, client, ASKS)
+
+        async def continues() -> bool:
+            await handle.signal(Signal.STEER, Steering(rolled=True))
+            return (await handle.describe()).run_id != handle.first_execution_run_id
+
+        await soon(continues)
+        await ends_crossed(handle, 1)
+    assert world.order().count(TopicActivity.OBSERVE_PARTITION) == 1
+    assert world.order().count(Phase.VALIDATE) == 1

@@ -102,6 +102,49 @@ def test_what_is_counted_with_each_report_is_what_counting_anew_gives() -> None:
     assert state.tally.running == len(state.running())
 
 
+def test_whoever_does_not_know_yet_where_its_partition_stands_takes_no_boundary_back() -> None:
+    """It was started again while Postgres is away. One that has read that B0 is unset does."""
+    state = crossing(2)
+    state.lets_through, state.stage = True, Stage.TIERING
+    for partition in (0, 1):
+        state.receive(
+            PartitionReport(partition, Phase.READINESS, "s", 9, 1, WaitsFor.READY, rests=True)
+        )
+    state.must_look_itself(0)
+    away = PartitionReport(0, Phase.VALIDATE, "t", waiting_reason="away", round=2, unsure=True)
+    state.receive(away)
+    assert state.partitions[0] == PartitionReport(
+        0, Phase.READINESS, "s", 9, 1, waiting_reason="away"
+    )
+    assert state.reason("") == "partition 0: away"
+    assert state.steering(0).own_look
+    assert state.running() == [0]
+    assert not state.must_cross_again
+    state.receive(replace(away, unsure=False))
+    assert state.must_cross_again
+
+
+def test_a_partition_that_has_ended_is_not_begun_again_by_a_workflow_that_knows_nothing() -> None:
+    state = crossing(1)
+    state.lets_through = True
+    done = PartitionReport(0, DONE, "s", 9, 1)
+    state.receive(done)
+    state.receive(PartitionReport(0, Phase.VALIDATE, "t", waiting_reason="away", unsure=True))
+    assert state.partitions == [done]
+
+
+@pytest.mark.parametrize("lets_through", [True, False])
+def test_of_a_partition_that_was_never_heard_of_the_first_word_counts(lets_through: bool) -> None:
+    """So it does for a run that an older version may take, whatever was heard."""
+    state = crossing(1)
+    state.lets_through = lets_through
+    if not lets_through:
+        state.receive(PartitionReport(0, Phase.READINESS, "s", 9, 1, WaitsFor.READY))
+    away = PartitionReport(0, Phase.VALIDATE, "t", waiting_reason="away", unsure=True)
+    state.receive(away)
+    assert state.partitions == [replace(away, unsure=False)]
+
+
 def test_a_partition_that_was_told_is_done_and_its_late_report_makes_it_told_again() -> None:
     state = crossing(2)
     state.rolled = True
