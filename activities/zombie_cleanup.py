@@ -26,7 +26,7 @@ from tideline.domain import failures
 from tideline.domain.ids import TopicPartition
 from tideline.domain.log_gap import in_words
 from tideline.domain.messages import PhaseInput
-from tideline.domain.migration import MigrationState, Phase
+from tideline.domain.migration import UNDEFINED_OFFSET, MigrationState, Phase
 from tideline.errors import TidelineError
 from tideline.kafka.errors import KafkaError, KafkaUnavailable
 from tideline.kafka.observer import DEBUG_CONSUMER, OffsetSpec, PartitionLayout
@@ -218,11 +218,15 @@ async def prefix_gone(
     """Kafka's log begins at ``log_start``, at or past B0: nothing is left below B0.
 
     The partition becomes DISKLESS_ONLY. If B0 points below the log while the suffix is still
-    empty, B0 is unset instead and this fails as BoundaryReset.
+    empty, B0 is unset instead and this fails as BoundaryReset, as it does if an attempt whose
+    answer was lost has unset it.
     """
     row = await services.control_plane.tracked_partition(
         given.ref.log.topic_id, given.ref.partition
     )
+    if row is not None and row.boundary == UNDEFINED_OFFSET:
+        why = f"B0 = {given.boundary} was unset before; migrate the partition anew"
+        raise failure(failures.BOUNDARY_RESET, why)
     empty = row is not None and row.high_watermark == given.boundary
     evidence.observed |= {"prefix": "gone", "suffix_empty": empty}
     has_prefix = row is not None and row.state is MigrationState.HYBRID

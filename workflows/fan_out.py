@@ -153,6 +153,10 @@ class FanOut:
         self._settling = True
         await workflow.wait_condition(lambda: not self._busy)
 
+    def go_on(self) -> None:
+        """No other run begins, after all."""
+        self._settling = False
+
     def hand_over(self) -> None:
         """Leave in the state what the next run has to do. It gets no outcome of a partition that
         this one has started, and asks it to tell."""
@@ -175,7 +179,7 @@ class FanOut:
     async def reconcile(self) -> None:
         """Start, permit and steer until cancelled."""
         looking = asyncio.create_task(self._look_after_silent())
-        self._state.lets_through = workflow.patched(LETS_THROUGH)
+        self._state.decide(lets_through=workflow.patched(LETS_THROUGH))
         try:
             while True:
                 await workflow.wait_condition(self._has_work)
@@ -212,12 +216,14 @@ class FanOut:
         if not self.crowded and not state.aborted:
             starting = self._slice([*sorted(self._lost), *state.to_start()])
             self._lost.difference_update(starting)
+            let_through = set()
             for partition in starting:
                 if state.partitions[partition].phase == TO_DO:
                     state.receive(PartitionReport(partition, Phase.VALIDATE, now()))
                     if state.starts_with_permit:
                         state.let_through(partition)
-            await _together(self._start(partition) for partition in starting)
+                        let_through.add(partition)
+            await _together(self._start(p, p in let_through) for p in starting)
         if permitted := state.to_permit():
             if not state.armed:
                 await self._arm()
@@ -235,7 +241,7 @@ class FanOut:
             return wanted
         return list(dict.fromkeys([*first, *wanted]))[:SLICE]
 
-    async def _start(self, partition: int) -> None:
+    async def _start(self, partition: int, let_through: bool) -> None:
         ref = self._state.ref
         given = PartitionMigrationInput(
             PartitionRef(ref.topic, ref.topic_id, partition),
@@ -260,6 +266,9 @@ class FanOut:
                 f"diskless storage. Steered by `{ref.workflow_id}`.",
             )
         except WorkflowAlreadyStartedError:
+            if let_through:
+                # It asks: nobody knows what it waits for, and it would not give the permit back.
+                self._state.take_back(partition)
             steering = replace(self._state.steering(partition), report_again=True)
             await self._steer(partition, steering)
             return
@@ -298,7 +307,9 @@ class FanOut:
         """Somebody cancelled or terminated it: a migration is stopped by an abort of the topic."""
         known = self._state.partitions[partition]
         reason = f"its workflow was ended from outside ({why}); it is started again"
-        self._state.receive(replace(known, since=now(), waiting_reason=reason))
+        # It does not ask while it does not run. A run without the patch counted it as if it did.
+        waits_for = WaitsFor.NOTHING if self._state.lets_through else known.waits_for
+        self._state.receive(replace(known, since=now(), waiting_reason=reason, waits_for=waits_for))
         self._state.not_through(partition)
         self._show()
         await asyncio.sleep(START_AGAIN_AFTER.total_seconds())

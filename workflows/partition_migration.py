@@ -103,30 +103,38 @@ class PartitionMigration:
                 await self._begin()
             elif state.unsettled:
                 await self._settle()
-            while not (has_ended(state) or self._rests()):
-                await self._step(Phase(state.phase))
+            await self._to_its_end()
         except asyncio.CancelledError:
             self._cancelled = True
             if parks_producers(state) or state.phase == Phase.QUIESCE:
                 await self._let_producers_go()
             raise
-        rests = self._rests()
-        if rests:
-            self._show_rest()
-        else:
-            self._enter(state.phase)
-        await self._reporter.flushed()
-        await workflow.wait_condition(workflow.all_handlers_finished)
         reporting.cancel()
         ended = "ready" if state.phase == DONE else state.phase
         return PartitionOutcome(
             partition=self._ref.partition,
-            outcome=CROSSED if rests else ended,
+            outcome=CROSSED if self._rests() else ended,
             boundary=state.boundary,
             leader_epoch=state.leader_epoch,
             reason=self._waiting_reason,
             round=state.round,
         )
+
+    def _is_over(self) -> bool:
+        return has_ended(self._state) or self._rests()
+
+    async def _to_its_end(self) -> None:
+        while not self._is_over():
+            await self._step(Phase(self._state.phase))
+        if self._rests():
+            self._show_rest()
+        else:
+            self._enter(self._state.phase)
+        await self._reporter.flushed()
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        if not self._is_over():
+            # Somebody wanted more of one that rests, while it told.
+            await self._to_its_end()
 
     def _rests(self) -> bool:
         """Nothing is left but what the topic's workflow does for all of its partitions."""
@@ -145,6 +153,9 @@ class PartitionMigration:
         """A first run validates; one that finds B0 persisted goes on behind it."""
         self._move_to(Phase.VALIDATE)
         situation = await self._whether_begun()
+        if self._ends_crossed and situation.quiesced and not situation.crossed:
+            # A worker died inside the write pause, and what comes first may have to wait now.
+            situation = await self._let_producers_go()
         if situation.tracked:
             self._believe(situation)
 
@@ -311,6 +322,10 @@ class PartitionMigration:
                 self._move_to(Phase.ZOMBIE_CLEANUP)
         else:
             self._forget_boundary()
+            if self._ends_crossed and crossed(self._state):
+                # B0 was unset by an attempt whose answer was lost.
+                self._state.round += 1
+                self._move_to(Phase.DRAIN_TRANSACTIONS)
 
     def _forget_boundary(self) -> None:
         self._state.boundary, self._state.leader_epoch = UNDEFINED_OFFSET, -1
@@ -501,7 +516,9 @@ def is_ready(state: PartitionState) -> bool:
 def may_rest(state: PartitionState) -> bool:
     """It has crossed and is cleaned, and nobody wants more of it than to become ready."""
     steering = state.steering
-    if state.phase != Phase.READINESS or steering.aborted or steering.completed:
+    if state.phase != Phase.READINESS or state.boundary == UNDEFINED_OFFSET:
+        return False
+    if steering.aborted or steering.completed:
         return False
     return waits_for(state) is WaitsFor.READY
 

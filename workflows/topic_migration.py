@@ -50,6 +50,7 @@ with workflow.unsafe.imports_passed_through():
         perform,
         slow,
     )
+    from workflows.fan_out import LETS_THROUGH
     from workflows.following import Following, follow
     from workflows.reporting import SearchAttributes, markdown_table, now
     from workflows.topic_run import REFUSALS, Continued, TopicRun, refused, undecided
@@ -94,6 +95,7 @@ class TopicMigration:
         if isinstance(value, dict) and "continued" in value:
             state = converter.from_payload(raw.payload, Continued).continued
             state.begin()  # signals of the first task come before :meth:`run`
+            state.decide(lets_through=workflow.patched(LETS_THROUGH))
             self._run = TopicRun(state, self._changed)
         elif isinstance(value, dict) and "follows" in value:
             self._following = converter.from_payload(raw.payload, Following).follows

@@ -119,8 +119,11 @@ class TopicRun:
         sharing = asyncio.create_task(self._keep_share())
         try:
             while state.stage is not Stage.ENDED:
-                if may_continue_anywhere():
-                    await self._continue_as_new()
+                try:
+                    if may_continue_anywhere():
+                        await self._continue_as_new()
+                except asyncio.CancelledError:
+                    await self._cancelled()
                 if state.aborted:
                     try:
                         return await self._restore()
@@ -296,14 +299,20 @@ class TopicRun:
         await self.retrying.call(call, self._step, self._urgent, reraise)
 
     async def _reconcile(self) -> None:
-        """Partitions are looked after from the crossing on."""
-        begun = (Stage.CROSSING, Stage.ROLLING, Stage.TIERING)
-        await workflow.wait_condition(lambda: self.state.stage in begun)
+        """Partitions are looked after from the crossing on; by a run that continues another also
+        while it ends, when they must hear of that."""
+        await workflow.wait_condition(self._has_partitions)
         try:
             await self.fan_out.reconcile()
         except CallFailed as failure:
             if workflow.patched(ARMING_ENDS):
                 self._arming_failed = failure
+
+    def _has_partitions(self) -> bool:
+        begun = [Stage.CROSSING, Stage.ROLLING, Stage.TIERING]
+        if self.state.lets_through:
+            begun += [Stage.FREEZING, Stage.ABORTING]
+        return self.state.stage in begun
 
     async def _until(self, reached: Callable[[], bool]) -> None:
         """Wait for the partitions; meanwhile the fan-out starts and steers them."""
@@ -469,6 +478,8 @@ class TopicRun:
 
     async def _cancelled(self) -> None:
         """A cancel, as the Temporal UI offers it, asks for an abort."""
+        if self.state.lets_through:
+            self.fan_out.go_on()  # it may have come while this run was about to end
         try:
             decision = await self.decide_abort()
         except CallFailed as failure:

@@ -123,7 +123,7 @@ class TopicState:
         """Remember the newest report of a partition. One of an unknown partition is ignored."""
         if not 0 <= report.partition < len(self.partitions):
             return
-        if report.unsure:
+        if report.unsure or report.rests:
             report = self._as_known(report)
         before, self.partitions[report.partition] = self.partitions[report.partition], report
         if report.crossed or report.ended or report.round > self.permits[report.partition]:
@@ -143,12 +143,23 @@ class TopicState:
     def _as_known(self, report: PartitionReport) -> PartitionReport:
         """Of a workflow that does not know where its partition stands: what was known holds. Only
         one that has read Postgres takes B0 back."""
+        if not self.lets_through:
+            return replace(report, rests=False, unsure=False)
         before = self.partitions[report.partition]
-        if not (before.crossed and self.lets_through):
+        if not (report.unsure and before.crossed):
             return replace(report, unsure=False)
         if before.ended:
             return before
         return replace(before, waiting_reason=report.waiting_reason, rests=False)
+
+    def decide(self, *, lets_through: bool) -> None:
+        """Whether this run does. One that does not may be taken by a worker of an older version,
+        which knows of nobody who rests or was let through: so it does not, whatever was carried."""
+        self.lets_through = lets_through
+        if not lets_through:
+            self.through = []
+            for report in [report for report in self.partitions if report.rests]:
+                self.receive(report)
 
     @property
     def tally(self) -> Tally:
@@ -301,6 +312,11 @@ class TopicState:
         self.permits[partition] = self.partitions[partition].round
         self.through.append(partition)
 
+    def take_back(self, partition: int) -> None:
+        """It runs already, and was not started with its permit: it asks like others."""
+        self.permits[partition] -= 1
+        self.not_through(partition)
+
     def not_through(self, partition: int) -> None:
         """It has no use for the permit that it was started with any more."""
         if partition in self.through:
@@ -324,6 +340,8 @@ class TopicState:
         """Partitions that are drained and may begin their write pause now."""
         if self.paused or self.aborted or self.stage is not Stage.CROSSING:
             return []
+        if self.lets_through and self.sealed:
+            return []  # the topic is unsealed first: that and the arming change the same configs
         permitted, held_up = self._asking()
         under_way = permitted + -(-len(self.through) // LET_THROUGH)
         return held_up[: max(0, MOST_WRITE_PAUSES - under_way)]

@@ -200,6 +200,20 @@ async def test_a_boundary_below_the_log_start_is_reset_while_the_suffix_is_empty
     assert world.plane.row.boundary == -1
 
 
+@pytest.mark.parametrize("phase", [zombie_cleanup, readiness])
+async def test_a_boundary_that_was_reset_by_an_attempt_whose_answer_was_lost_is_told_again(
+    world: World, phase: Any
+) -> None:
+    """It would be taken for one whose prefix has expired."""
+    world.kafka.log_start = 120
+    hybrid(world, 100)
+    given = crossed(world)
+    await failure_of(phase(world.services, given))
+    error = await failure_of(phase(world.services, given))
+    assert error.type == failures.BOUNDARY_RESET
+    assert "B0 = 100 was unset before" in error.message
+
+
 async def gone(world: World, phase: Any, log_start: int, high_watermark: int) -> MigrationState:
     """The state once ``phase`` has found Kafka's log to start at ``log_start``."""
     world.kafka.log_start = log_start

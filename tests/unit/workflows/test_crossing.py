@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from temporalio import workflow
 from temporalio.client import Client, WorkflowHandle
 from temporalio.testing import WorkflowEnvironment
 
@@ -13,18 +15,25 @@ from tests.unit.workflows.test_steering import partition_status, soon, topic_sta
 from tests.unit.workflows.world import World, ended, fails
 from tideline.domain import failures
 from tideline.domain.messages import (
+    ABORTED,
     CROSSED,
     PARTITION_CROSSING,
     PartitionMigrationInput,
     PartitionRef,
+    PartitionReport,
+    PartitionState,
     Signal,
     Steering,
     TopicActivity,
     Unsettled,
+    WaitsFor,
 )
 from tideline.domain.migration import Phase
 from tideline.domain.options import MigrationOptions
 from workflows import calls
+from workflows.partition_migration import PartitionCrossing
+from workflows.topic_run import Continued
+from workflows.topic_state import Stage, TopicState
 
 PAUSED = "paused by an operator"
 ASKS = "waits for the topic's workflow to let the write pause begin"
@@ -139,6 +148,82 @@ async def test_a_partition_that_an_operator_has_paused_does_not_end(
         assert (await partition_status(world, client)).phase == Phase.READINESS
         await handle.execute_update("resume")
         assert (await asyncio.wait_for(handle.result(), 40))["outcome"] == CROSSED
+
+
+async def test_producers_that_a_dead_worker_has_parked_go_on_before_anything_is_waited_for(
+    world: World, client: Client
+) -> None:
+    """What comes before the next write pause may take longer than the hold."""
+    world.logs[0].quiesced, world.logs[0].generation = True, 1
+    held = world.hold(Phase.VALIDATE)
+    async with world.worker(client):
+        handle = await begin(world, client, Steering(permit=1))
+        await asyncio.wait_for(world.reached[Phase.VALIDATE].wait(), 20)
+        assert not world.logs[0].quiesced
+        held.set()
+        assert (await asyncio.wait_for(handle.result(), 40))["outcome"] == CROSSED
+    assert world.order()[:2] == [TopicActivity.OBSERVE_PARTITION, TopicActivity.REOPEN_PARTITION]
+
+
+async def test_one_that_is_paused_while_it_tells_that_it_rests_does_not_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The answer was that it stops."""
+    state = PartitionState(phase=Phase.READINESS, boundary=9, by_topic=True)
+    acting = PartitionCrossing.__new__(PartitionCrossing)
+    told = []
+
+    async def step(phase: Phase) -> None:
+        told.append(f"waits in {phase}")
+        state.paused = False
+
+    async def flushed() -> None:
+        told.append("rests")
+        state.paused = len(told) == 1
+
+    async def finished(_: Any) -> None:
+        return
+
+    monkeypatch.setattr(workflow, "wait_condition", finished)
+    monkeypatch.setattr(acting, "_step", step)
+    monkeypatch.setattr(acting, "_show_rest", lambda: None)
+    acting._state, acting._reporter = state, SimpleNamespace(flushed=flushed)  # type: ignore[assignment]
+    await acting._to_its_end()
+    assert told == ["rests", "waits in readiness", "rests"]
+
+
+async def test_a_run_that_continues_an_aborted_one_tells_the_partitions(
+    world: World, client: Client
+) -> None:
+    """Not the minute after which those that do not hear of it are left alone."""
+    async with world.worker(client):
+        partition = await begin(world, client, Steering())
+        await waits_because(world, client, ASKS)
+        state = TopicState(world.ref, MigrationOptions(), Stage.CROSSING)
+        state.begin()
+        state.receive(PartitionReport(0, Phase.QUIESCE, "", waits_for=WaitsFor.PERMIT))
+        state.aborted = world.aborted = True
+        handle = await world.start(client, Continued(state))
+        async with asyncio.timeout(20):
+            assert (await handle.result()).outcome == "aborted"
+            assert (await partition.result())["outcome"] == ABORTED
+
+
+async def test_a_boundary_that_was_unset_by_an_attempt_whose_answer_was_lost_is_taken_anew(
+    world: World, client: Client
+) -> None:
+    """Else the partition would wait behind a boundary that it has not got."""
+
+    def lost() -> None:
+        if world.count(Phase.READINESS) == 2:  # its own look, behind its topic's
+            world.logs[0].boundary = -1
+
+    world.before[Phase.READINESS] = lost
+    world.script[Phase.READINESS] = fails(failures.REFUSED, "it has no boundary")
+    async with world.worker(client):
+        assert (await world.run(client)).outcome == "hybrid"
+    assert world.count(Phase.QUIESCE) == 2
+    assert world.stages[-3:] == ["crossed", "rolling", "frozen"]
 
 
 async def test_a_topic_does_not_begin_anew_because_postgres_does_not_say_where_a_partition_stands(

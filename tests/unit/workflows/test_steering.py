@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +17,11 @@ from temporalio.client import (
     WorkflowHandle,
     WorkflowUpdateFailedError,
 )
-from temporalio.exceptions import ApplicationError, CancelledError
+from temporalio.exceptions import (
+    ApplicationError,
+    CancelledError,
+    WorkflowAlreadyStartedError,
+)
 from temporalio.testing import WorkflowEnvironment
 
 from tests.unit.workflows.world import World, ended, fails
@@ -28,6 +33,7 @@ from tideline.domain.messages import (
     PartitionReport,
     PartitionStatus,
     PauseOutcome,
+    Steering,
     TopicActivity,
     TopicMigrationStatus,
     TopicRef,
@@ -324,6 +330,7 @@ async def test_partitions_that_come_to_rest_while_all_are_ended_are_forced_like_
 ) -> None:
     state = TopicState(TopicRef("orders", "00" * 16, 1), MigrationOptions(), Stage.FREEZING)
     state.begin()
+    state.decide(lets_through=True)
     state.receive(PartitionReport(0, Phase.ZOMBIE_CLEANUP, "", 7, 1))
 
     async def crosses(*_: Any, **__: Any) -> None:
@@ -346,6 +353,48 @@ async def test_a_partition_that_is_about_to_be_started_again_is_left_to_the_next
     acting._restarts[3] = asyncio.ensure_future(nothing())
     acting.hand_over()
     assert state.lost == [3]
+
+
+async def test_a_partition_that_runs_already_when_it_is_let_through_asks_for_its_permit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It may wait for a transaction for weeks, and would keep the permit for as long."""
+    state = TopicState(TopicRef("orders", "00" * 16, 1), MigrationOptions(), Stage.CROSSING)
+    state.begin()
+    state.decide(lets_through=True)
+    state.armed = True
+    sent: list[Steering] = []
+
+    async def runs(*_: Any, **given: Any) -> None:
+        raise WorkflowAlreadyStartedError(given["id"], "PartitionCrossing")
+
+    async def signal(_: Any, steering: Steering) -> None:
+        sent.append(steering)
+
+    monkeypatch.setattr(workflow, "start_child_workflow", runs)
+    handle = SimpleNamespace(signal=signal)
+    monkeypatch.setattr(workflow, "get_external_workflow_handle", lambda _: handle)
+    monkeypatch.setattr(fan_out, "now", lambda: "now")
+    await FanOut(state, nothing, lambda: None)._work()
+    assert (state.through, [(s.permit, s.report_again) for s in sent]) == ([], [(0, True)])
+
+
+async def test_a_partition_that_was_terminated_keeps_nobody_from_a_permit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    state = TopicState(TopicRef("orders", "00" * 16, 3), MigrationOptions(), Stage.CROSSING)
+    state.begin()
+    state.decide(lets_through=True)
+    monkeypatch.setattr(fan_out, "now", lambda: "now")
+    monkeypatch.setattr(fan_out, "START_AGAIN_AFTER", timedelta())
+    acting = FanOut(state, nothing, lambda: None)
+    for partition in range(3):
+        acting.receive(PartitionReport(partition, Phase.QUIESCE, "", waits_for=WaitsFor.PERMIT))
+    state.permits = [1, 1, 0]
+    assert state.to_permit() == []
+    await acting._start_again(0, "terminated")
+    assert state.to_permit() == [2]
+    assert "ended from outside" in state.reason("")
 
 
 def test_what_an_abort_does_not_start_again_is_no_work_for_ever() -> None:

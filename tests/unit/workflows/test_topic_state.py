@@ -24,7 +24,7 @@ from tideline.domain.migration import LET_THROUGH, MOST_WRITE_PAUSES, Phase
 from tideline.domain.options import Durability, MigrationOptions
 from tideline.domain.preflight import MOST_PARTITIONS
 from tideline.domain.report_columns import reports_of
-from workflows.partition_migration import report_of
+from workflows.partition_migration import may_rest, report_of
 from workflows.tally import Tally
 from workflows.topic_run import Continued
 from workflows.topic_state import Stage, TopicState
@@ -94,6 +94,7 @@ def test_what_is_counted_with_each_report_is_what_counting_anew_gives() -> None:
         PartitionReport(0, DONE, "", 100, 1),
     )
     assert state.tally.running == 0
+    state.decide(lets_through=True)
     for report in draw.choices(made, k=30_000):
         state.receive(replace(report, partition=draw.randrange(5_000)))
         state.to_start()
@@ -105,7 +106,8 @@ def test_what_is_counted_with_each_report_is_what_counting_anew_gives() -> None:
 def test_whoever_does_not_know_yet_where_its_partition_stands_takes_no_boundary_back() -> None:
     """It was started again while Postgres is away. One that has read that B0 is unset does."""
     state = crossing(2)
-    state.lets_through, state.stage = True, Stage.TIERING
+    state.decide(lets_through=True)
+    state.stage = Stage.TIERING
     for partition in (0, 1):
         state.receive(
             PartitionReport(partition, Phase.READINESS, "s", 9, 1, WaitsFor.READY, rests=True)
@@ -131,6 +133,55 @@ def test_a_partition_that_has_ended_is_not_begun_again_by_a_workflow_that_knows_
     state.receive(done)
     state.receive(PartitionReport(0, Phase.VALIDATE, "t", waiting_reason="away", unsure=True))
     assert state.partitions == [done]
+
+
+def test_a_run_that_an_older_version_may_take_knows_only_what_that_one_does() -> None:
+    """It would drop what it does not know of the carried state, and go on as if all had a
+    workflow."""
+    state = crossing(3)
+    state.decide(lets_through=True)
+    state.armed = True
+    rests = PartitionReport(0, Phase.READINESS, "s", 9, 1, WaitsFor.READY, rests=True)
+    state.receive(rests)
+    state.receive(PartitionReport(1, Phase.VALIDATE, "s"))
+    state.let_through(1)
+    state.decide(lets_through=False)
+    assert state.running() == [0, 1]
+    assert (state.through, state.starts_with_permit) == ([], False)
+    assert state.tally == Tally.of(state.partitions)
+    state.receive(rests)
+    assert state.running() == [0, 1]
+
+
+def test_one_that_was_let_through_and_runs_already_asks_like_others() -> None:
+    state = crossing(3)
+    state.decide(lets_through=True)
+    state.armed = True
+    state.receive(PartitionReport(0, Phase.VALIDATE, "s"))
+    state.let_through(0)
+    state.take_back(0)
+    assert (state.through, state.steering(0).permit) == ([], 0)
+    state.receive(drained(0))
+    assert state.to_permit() == [0]
+
+
+def test_nobody_is_permitted_before_the_topic_is_unsealed() -> None:
+    """Unsealing and arming would change the same configs of Kafka at the same time."""
+    state = crossing(1)
+    state.decide(lets_through=True)
+    state.sealed = True
+    state.receive(drained(0, round=2))
+    assert state.to_permit() == []
+    state.sealed = False
+    assert state.to_permit() == [0]
+
+
+def test_a_partition_without_a_boundary_does_not_come_to_rest() -> None:
+    """Nobody would go on with it."""
+    state = PartitionState(phase=Phase.READINESS, by_topic=True)
+    assert not may_rest(state)
+    state.boundary = 9
+    assert may_rest(state)
 
 
 @pytest.mark.parametrize("lets_through", [True, False])
@@ -265,6 +316,7 @@ def test_a_partition_that_an_operator_has_paused_keeps_no_other_one_waiting() ->
 
 def test_a_partition_without_a_workflow_is_neither_steered_nor_waited_for() -> None:
     state = crossing(2)
+    state.decide(lets_through=True)
     rests = PartitionReport(0, Phase.READINESS, "", 9, 1, WaitsFor.READY, rests=True)
     state.receive(rests)
     assert (state.running(), state.tally.running) == ([], 0)
