@@ -158,23 +158,20 @@ class LogFold:
 
     def _opened(self, rows: list[LogBatch], tail: list[WalObject]) -> tuple[list[OpenObject], str]:
         """One open object for each sequence of a stream, and why none can be placed, if so."""
-        held = {
-            (producer_id, entry.epoch, batch.base_sequence, batch.last_sequence): batch.append_time
-            for producer_id, entry in self._producers.entries.items()
-            for batch in entry.batches
-        }
-        held |= {key: row.append_time for row in rows if (key := _sequences(row.footer))}
+        held = self._held(rows, tail)
         opened: dict[tuple[UUID, int], OpenObject] = {}
         why = ""
         for found in sorted(tail, key=lambda o: o.key):
             mine = [batch for _, batch in found.batches if log_of(batch) == self._log]
-            since = found.written_at_ms - SURELY_KEPT_MS
-            repeats = {key for batch in mine if (key := _sequences(batch)) in held}
-            if any(held[key] < since for key in repeats if key is not None):
-                why = "a batch of long ago is there again: its producer may have been forgotten"
-                repeats = set()
-            fresh = tuple(batch for batch in mine if _sequences(batch) not in repeats)
-            one = OpenObject(self._log, found, fresh, None, "")
+            fresh: list[FooterBatch] = []
+            for batch in mine:
+                times = held.get(_sequences(batch), ())
+                if any(abs(at - found.written_at_ms) <= SURELY_KEPT_MS for at in times):
+                    continue  # Of two that came so close to each other a commit refuses one.
+                if any(at < found.written_at_ms for at in times):
+                    why = "a batch of long ago is there again: its producer may have been forgotten"
+                fresh.append(batch)
+            one = OpenObject(self._log, found, tuple(fresh), None, "")
             other = opened.setdefault((found.incarnation, found.sequence), one)
             if other is not one and other.wal_object.batches != found.batches:
                 why = f"{other.wal_object.key} and {found.key} differ under one sequence"
@@ -188,6 +185,27 @@ class LogFold:
         if not rows and self._start is None:
             why = why or "no batch of this log is known, nor where it begins"
         return single, why
+
+    def _held(
+        self, rows: Iterable[LogBatch], tail: Iterable[WalObject]
+    ) -> dict[_Sequences | None, list[int]]:
+        """When the log took batches with sequences that are in ``tail`` too: more than once if
+        their producer was forgotten meanwhile."""
+        held: dict[_Sequences | None, list[int]] = {
+            key: []
+            for found in tail
+            for _, batch in found.batches
+            if (key := _sequences(batch)) is not None
+        }
+        for producer_id, entry in self._producers.entries.items():
+            for batch in entry.batches:
+                key = producer_id, entry.epoch, batch.base_sequence, batch.last_sequence
+                if key in held:
+                    held[key].append(batch.append_time)
+        for row in rows:
+            if (key := _sequences(row.footer)) in held:
+                held[key].append(row.append_time)
+        return held
 
     def _only_way(
         self,

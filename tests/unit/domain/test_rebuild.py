@@ -855,6 +855,47 @@ def test_what_a_producer_sends_again_after_long_may_be_taken_anew() -> None:
     assert folded(objects, 10).logs[LOG].reserved == 11 + 2 + 4
 
 
+def a_copy_told_behind_a_hole(taken_ms: int) -> dict[str, Footer]:
+    """Two offsets are missing: of 2a and a batch behind it, or of 3a's one. What 2a begins with was
+    taken behind them too, at offset 2 at ``taken_ms``."""
+    at = BatchOutcome("NONE", 2, taken_ms)
+    return {
+        "1a": an_object_in_order(1, 1, a_batch(1, producer=(7, 3))),
+        "1b": an_object_in_order(1, 2, earlier=(EarlierCommit(1, "1a", (at,)),)),
+        "2a": an_object_in_order(2, 1, a_batch(1, producer=(7, 3)), a_batch(1, at=10)),
+        "3a": an_object_in_order(3, 1, a_batch(2)),
+    }
+
+
+def test_what_was_taken_again_long_after_may_have_been_taken_before_too() -> None:
+    """Postgres forgets idle producers: 2a may lie in the hole with both of its batches."""
+    for later, places in ((0, {"2a": 3, "3a": 0}), (1, {"2a": None, "3a": None})):
+        written = 50
+        found = folded(a_copy_told_behind_a_hole(written + SURELY_KEPT_MS + later))
+        assert placed(found) == places
+    assert {o.why for o in found.open_objects} == {
+        "there is more than one way to fill offsets 0 to 1"
+    }
+    assert found.logs[LOG].reserved == 3, "of what is as old as that nothing lies behind the end"
+
+
+def test_what_may_have_been_taken_before_its_copy_is_placed_where_nothing_else_fits() -> None:
+    objects = a_copy_told_behind_a_hole(50 + SURELY_KEPT_MS + 1)
+    del objects["3a"]
+    found = folded(objects)
+    assert placed(found) == {"2a": 0}
+    assert [b.footer.base_sequence for b in found.logs[LOG].batches] == [3, -1, 3]
+
+
+def test_of_copies_that_came_long_after_each_other_the_one_close_to_it_refuses_a_batch() -> None:
+    """However long before or after that another one was taken."""
+    objects = a_copy_told_behind_a_hole(50 + SURELY_KEPT_MS)
+    objects["1c"] = an_object_in_order(1, 3, a_batch(1, producer=(7, 3)))
+    again = BatchOutcome("NONE", 3, 50 + 2 * SURELY_KEPT_MS + 1)
+    objects["1d"] = an_object_in_order(1, 4, earlier=(EarlierCommit(3, "1c", (again,)),))
+    assert placed(folded(objects)) == {"2a": None, "3a": 0}
+
+
 def refused_in_part_before(*behind: FooterBatch) -> dict[str, Footer]:
     """A hole at offset 3, where the second batch of 2a lies; its first one was refused. What lies
     at offsets 0 to 2 and ``behind`` is told; 3a lies behind all."""

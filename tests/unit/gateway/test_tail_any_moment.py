@@ -134,6 +134,36 @@ def judge(bench: Bench) -> None:
     forgetful=False,
     loop="uvloop",
 )
+@example(
+    seed=376,
+    steps=31,
+    gateways=3,
+    fenced=False,
+    unheard=True,
+    attempts=1,
+    forgetful=True,
+    loop="asyncio",
+)
+@example(
+    seed=666,
+    steps=35,
+    gateways=1,
+    fenced=True,
+    unheard=True,
+    attempts=3,
+    forgetful=True,
+    loop="asyncio",
+)
+@example(
+    seed=1964,
+    steps=37,
+    gateways=3,
+    fenced=True,
+    unheard=True,
+    attempts=3,
+    forgetful=False,
+    loop="uvloop",
+)
 def test_a_bucket_of_any_moment_and_of_several_streams_misplaces_nothing(
     seed: int,
     steps: int,
@@ -144,7 +174,10 @@ def test_a_bucket_of_any_moment_and_of_several_streams_misplaces_nothing(
     forgetful: bool,
     loop: str,
 ) -> None:
-    """In the example a batch is sent again whose first copy has been collected."""
+    """In the examples a batch is sent again whose first copy has been collected; another one long
+    after a commit of which nobody knows, when its producer was forgotten; and an upload lasts while
+    what tells of a commit before it, of which nobody knows, is collected: a carrier that tells of
+    others too, and one that does not."""
     with pytest.MonkeyPatch.context() as patch, asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
         patch.setattr(teller, "TELL_AFTER_S", 0.0)
         patch.setattr(wal, "_FAST_RETRY", wait_none())

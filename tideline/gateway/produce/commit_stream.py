@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from uuid import UUID
@@ -100,7 +100,8 @@ class CommitStream:
         self._fresh: dict[int, EarlierCommit] = {}
         """Told by no committed object at all."""
         self._hidden: dict[int, EarlierCommit] = {}
-        """Told by no object that is stored, whether committed or not; and notices."""
+        """Told by no object that is stored, whether committed or not; notices, and what was given up,
+        by no statement."""
         self._first: set[int] = set()
         """Sequences of what must be stored before anything is committed."""
         self._since: dict[int, float] = {}
@@ -199,8 +200,17 @@ class CommitStream:
         return StreamPlace(sequence, tells=tuple(told))
 
     def stored(self, ending: Ending) -> None:
-        """The object with ``ending`` is in the bucket."""
-        for commit in ending.told:
+        """The object with ``ending`` is in the bucket. What departs from the order of the stream
+        needs one that nobody commits: what is committed is collected when it is dead, with what it
+        tells, and a commit that has been under way for so long would come behind that."""
+        self._told_in_bucket(c for c in ending.told if not (c.is_notice or c.is_given_up))
+
+    def stated(self, ending: Ending) -> None:
+        """The statement with ``ending`` is in the bucket: an orphan, which stays for days."""
+        self._told_in_bucket(ending.told)
+
+    def _told_in_bucket(self, told: Iterable[EarlierCommit]) -> None:
+        for commit in told:
             if self._hidden.get(commit.sequence) is commit:
                 self._reveal(commit.sequence)
 

@@ -148,7 +148,7 @@ class Teller:
             log.warning("wal.last_outcomes_not_told", commits=len(told), error=str(error))
 
     def _stated(self, ending: Ending) -> None:
-        self._stream.stored(ending)
+        self._stream.stated(ending)
         metrics.WAL_OBJECTS.labels("statement").inc()
 
     def _watch(self) -> None:
