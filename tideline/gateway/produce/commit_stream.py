@@ -100,8 +100,8 @@ class CommitStream:
         self._fresh: dict[int, EarlierCommit] = {}
         """Told by no committed object at all."""
         self._hidden: dict[int, EarlierCommit] = {}
-        """Told by no object that is stored, whether committed or not; notices, and what was given up,
-        by no statement."""
+        """Told by no object that is stored, whether committed or not; notices, and what was given
+        up, by no statement."""
         self._first: set[int] = set()
         """Sequences of what must be stored before anything is committed."""
         self._since: dict[int, float] = {}

@@ -2,9 +2,9 @@
 
 *Carriers* are committed, so that collection keeps them while what they tell of is read. They are
 beside the commits of the gateway: no produce waits for one, and one is under way at a time.
-*Statements* are put and nobody commits them, so that they need no Postgres: of what was given up,
-before the next commit is sent; of what no stored object tells after a second, as while Postgres
-does not answer; and of what is left when the stream ends.
+*Statements* are put and nobody commits them, so that they need no Postgres, and stay for days: of
+what was given up or not answered, before the next commit is sent; of what no stored object tells
+after a second, as while Postgres does not answer; and of what is left when the stream ends.
 What always holds: what is to be told is tried again until it is told or the incarnation is over, by
 carriers ever more slowly; a statement at most a second later, because the store may be back and
 Postgres away by then.
