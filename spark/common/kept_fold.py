@@ -104,12 +104,16 @@ class KeptFold:
         epochs["epoch"], epochs["start"] = base.epochs.values, base.epoch_starts.values
         return PackedLog(records.tobytes(), epochs.tobytes())
 
-    def packed(self, topics: frozenset[bytes] | None = None) -> pa.RecordBatch:
-        """Rows of :class:`PackedEvents`: of ``topics``, and what was not understood."""
+    def packed(
+        self, topics: frozenset[bytes] | None = None, logs: frozenset[Key] | None = None
+    ) -> pa.RecordBatch:
+        """Rows of :class:`PackedEvents`: of ``topics`` and among ``logs``, and what was not
+        understood."""
         return batch_of(
             (key, log)
             for key, log in self.logs.items()
-            if topics is None or key[0] in topics or key == NOT_UNDERSTOOD
+            if ((topics is None or key[0] in topics) and (logs is None or key in logs))
+            or key == NOT_UNDERSTOOD
         )
 
 

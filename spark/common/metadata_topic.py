@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -126,7 +126,8 @@ class RecordReader:
         try:
             consumer.assign([TopicPartition(codec.TOPIC, wanted.partition, wanted.start)])
             while position < wanted.end:
-                messages = self._some(consumer, wanted, position)
+                most = min(RECORDS_AT_ONCE, wanted.end - position)
+                messages = self._some(consumer, wanted, position, most)
                 position = int(messages[-1].offset()) + 1
                 if position > wanted.end:
                     messages = [m for m in messages if m.offset() < wanted.end]
@@ -135,11 +136,34 @@ class RecordReader:
         finally:
             consumer.close()
 
-    def _some(self, consumer: Consumer, wanted: Extent, position: int) -> list[Any]:
-        """At least one message. An error that a later request may not have is waited out."""
+    def few(self, wanted: Sequence[Extent]) -> dict[int, list[Any]]:
+        """All messages of ``wanted`` by partition, in their order and at once: one consumer asks
+        for what is little of each of many. Raises as :meth:`messages`."""
+        left = {one.partition: one for one in wanted if one.end > one.start}
+        found: dict[int, list[Any]] = {partition: [] for partition in left}
+        consumer = self._consumer()
+        try:
+            consumer.assign([TopicPartition(codec.TOPIC, p, one.start) for p, one in left.items()])
+            while left:
+                waited_for = next(iter(left.values()))
+                for message in self._some(consumer, waited_for, waited_for.start, RECORDS_AT_ONCE):
+                    place, offset = message.partition(), int(message.offset())
+                    if place not in left:
+                        continue
+                    if offset < left[place].end:
+                        found[place].append(message)
+                    if offset + 1 >= left[place].end:
+                        del left[place]
+                        consumer.incremental_unassign([TopicPartition(codec.TOPIC, place)])
+        finally:
+            consumer.close()
+        return found
+
+    def _some(self, consumer: Consumer, wanted: Extent, position: int, most: int) -> list[Any]:
+        """At least one message. An error that a later request may not have is waited out.
+        ``wanted``, ``position``: what is waited for."""
         why = "nothing came"
         for _ in range(QUIET_TIMEOUTS):
-            most = min(RECORDS_AT_ONCE, wanted.end - position)
             messages = []
             for message in what_came(consumer, self.timeout_ms / 1000, most, GATHER_S):
                 if (error := message.error()) is None:

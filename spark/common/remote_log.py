@@ -17,9 +17,10 @@ from uuid import UUID
 
 import pyarrow as pa
 from kio.schema.errors import ErrorCode
+from pyspark.accumulators import Accumulator, AccumulatorParam
 
 from spark.common import metadata_topic
-from spark.common.kept_fold import KeptFold
+from spark.common.kept_fold import KeptFold, Key
 from spark.common.metadata_columns import columns_of
 from spark.common.metadata_records import MetadataRecord
 from spark.common.metadata_topic import Extent, RecordReader
@@ -58,6 +59,27 @@ def events(
     wanted = frozenset(topic.bytes for topic in topics)
     reader = RowReader(RecordReader(settings), tuple(extents), wanted)
     return frame_of(spark, MetadataRecord, reader)
+
+
+@dataclass(frozen=True, slots=True)
+class FoldOfPlace:
+    """What the fold of one partition of the metadata topic was made of."""
+
+    partition: int
+    whole_at: int
+    """ms; when the partition was last read from its start."""
+    last: LastRecord | None
+    """The newest record in it; ``None`` where the broker does not say its leader epoch."""
+
+
+class _AllTold(AccumulatorParam[frozenset[FoldOfPlace]]):
+    def zero(self, value: frozenset[FoldOfPlace]) -> frozenset[FoldOfPlace]:
+        return frozenset()
+
+    def addInPlace(
+        self, value1: frozenset[FoldOfPlace], value2: frozenset[FoldOfPlace]
+    ) -> frozenset[FoldOfPlace]:
+        return value1 | value2
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +126,12 @@ def folded(
     topics: Iterable[UUID],
     *,
     keep: bool = True,
+    logs: Iterable[tuple[UUID, int]] | None = None,
+    told: Accumulator[frozenset[FoldOfPlace]] | None = None,
 ) -> DataFrame:
     """The remote logs of ``topics``: rows of :class:`PackedEvents`, with what no record of a known
-    kind is; none without a plan. ``keep``: write snapshots for the next run."""
+    kind is; none without a plan. ``keep``: write snapshots for the next run. ``logs``: only these
+    partitions of the topics. ``told`` (:func:`folds_told`): hears what each fold was made of."""
     if found is None:
         return spark.createDataFrame([], spark_schema(PackedEvents))
     now_ms = time.time_ns() // 1_000_000
@@ -117,8 +142,15 @@ def folded(
         now_ms,
         now_ms - settings.coverage_audit_ms,
         keep and found.can_keep,
+        None if logs is None else frozenset((topic.bytes, number) for topic, number in logs),
+        told,
     )
     return frame_of(spark, PackedEvents, reader)
+
+
+def folds_told(spark: SparkSession) -> Accumulator[frozenset[FoldOfPlace]]:
+    """Empty. A task that is tried again tells twice: what it tells then may differ."""
+    return spark.sparkContext.accumulator(frozenset(), _AllTold())
 
 
 def frame_of(spark: SparkSession, row: type, reader: Reader) -> DataFrame:
@@ -178,8 +210,11 @@ class FoldReader(Reader):
         now_ms: int,
         whole_since: int,
         keep: bool,
+        logs: frozenset[Key] | None = None,
+        told: Accumulator[frozenset[FoldOfPlace]] | None = None,
     ) -> None:
         super().__init__(records, found.extents)
+        self._logs, self._told = logs, told
         self._snapshots, self._keys, self._topics = found.snapshots, found.keys, topics
         self._now_ms, self._whole_since, self._keep = now_ms, whole_since, keep
 
@@ -187,7 +222,9 @@ class FoldReader(Reader):
         made = self._from_snapshot(extent) or self._from_start(extent)
         if self._keep and made.is_worth_keeping and made.last is not None:
             self._write(extent, made, made.last)
-        yield made.fold.packed(self._topics)
+        if self._told is not None:
+            self._told.add(frozenset([FoldOfPlace(extent.partition, made.whole_at, made.last)]))
+        yield made.fold.packed(self._topics, self._logs)
 
     def _from_snapshot(self, extent: Extent) -> _Made | None:
         keys = self._keys.get(extent.partition, ())
@@ -227,7 +264,7 @@ class FoldReader(Reader):
         for found in self._records.messages(extent):
             messages = found
             if checked is not None:
-                if _last(found[0]) != checked:
+                if last_record(found[0]) != checked:
                     raise Unusable("the last record that it has seen is not there any more")
                 checked, messages = None, found[1:]
             if not messages:
@@ -236,7 +273,7 @@ class FoldReader(Reader):
             values = [message.value() for message in messages]
             batches.append(pack_events(columns_of(extent.partition, offsets, values)))
             rows, upto = rows + len(messages), offsets[-1]
-            made.last, made.records = _last(messages[-1]), made.records + len(messages)
+            made.last, made.records = last_record(messages[-1]), made.records + len(messages)
             if rows >= FOLDED_AT_ONCE:
                 made.fold.take(pa.Table.from_batches(batches), upto)
                 batches, rows = [], 0
@@ -278,7 +315,7 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _last(message: object) -> LastRecord | None:
+def last_record(message: object) -> LastRecord | None:
     """``message``: of confluent-kafka. ``None`` without a leader epoch."""
     found: Any = message
     epoch = found.leader_epoch()

@@ -25,9 +25,10 @@ from spark.common.packing import (
     pack,
     pack_objects,
     packed_events,
+    unpack,
 )
-from spark.common.rows import chunks, to_batch
-from spark.coverage.judge import CoverageVerdict, judge_log
+from spark.common.rows import chunks, from_frame, to_batch
+from spark.coverage.judge import CoverageVerdict, digest_of_merged, judge_log
 from spark.coverage.tasks import Bucket
 
 if TYPE_CHECKING:
@@ -89,6 +90,28 @@ def verdicts(
     return by_log(observations(logs, events, merged, listed), judge, CoverageVerdict, tasks)
 
 
+@dataclass(frozen=True, slots=True)
+class MergedDigest:
+    log_id: int
+    digest: str
+    """:func:`spark.coverage.judge.digest_of_merged`"""
+
+
+def merged_digests(merged: DataFrame) -> dict[int, str]:
+    """By log what ``merged``, rows of ``MergedSegmentRow``, has of it."""
+
+    def tell(tables: Iterator[pa.Table]) -> Iterator[pa.RecordBatch]:
+        digests = (
+            MergedDigest(table["log_id"][0].as_py(), digest_of_merged(unpack(table)[0]))
+            for table in tables
+        )
+        for some in chunks(digests, VERDICTS_AT_ONCE):
+            yield to_batch(MergedDigest, some)
+
+    found = from_frame(MergedDigest, by_log(in_packs(_of_merged(merged), pack), tell, MergedDigest))
+    return {one.log_id: one.digest for one in found}
+
+
 def observations(
     logs: DataFrame, events: DataFrame, merged: DataFrame, objects: DataFrame | None
 ) -> DataFrame:
@@ -107,19 +130,11 @@ def observations(
         "epochs",
         "epoch_starts",
     )
-    of_merged = merged.join(F.broadcast(logs.select("log_id")), "log_id", "left_semi").select(
-        "log_id",
-        F.lit(MERGED).cast("tinyint").alias("kind"),
-        "segment_id",
-        F.col("base_offset").alias("first"),
-        F.col("last_offset").alias("last"),
-        F.col("size_bytes").alias("size"),
-        (F.col("state") == FINISHED_MERGE).cast("int").alias("state"),
-    )
+    wanted = merged.join(F.broadcast(logs.select("log_id")), "log_id", "left_semi")
     together = (
         packed_events(events, logs)
         .unionAll(in_packs(of_logs, pack))
-        .unionAll(in_packs(of_merged, pack))
+        .unionAll(in_packs(_of_merged(wanted), pack))
     )
     if objects is not None:
         return together.unionAll(in_packs(objects, pack_objects))
@@ -136,3 +151,17 @@ def observations(
         F.lit(b"").alias("epochs"),
     )
     return together.unionAll(in_packs(of_looks, pack)).unionAll(of_places)
+
+
+def _of_merged(merged: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    return merged.select(
+        "log_id",
+        F.lit(MERGED).cast("tinyint").alias("kind"),
+        "segment_id",
+        F.col("base_offset").alias("first"),
+        F.col("last_offset").alias("last"),
+        F.col("size_bytes").alias("size"),
+        (F.col("state") == FINISHED_MERGE).cast("int").alias("state"),
+    )

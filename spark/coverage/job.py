@@ -19,11 +19,14 @@ import typer
 from spark.common import control_plane, kafka_logs, remote_log
 from spark.common.entry import DryRunOption, Job, Outcome, TopicsOption
 from spark.common.kafka_logs import ObservedLog, WantedLog
+from spark.common.metadata_topic import RecordReader
 from spark.common.owned import must_own
 from spark.common.record_rows import VerdictRow
+from spark.common.remote_log import Plan
 from spark.common.rows import from_frame, to_frame
-from spark.coverage.frames import CoveredLog, verdicts
+from spark.coverage.frames import CoveredLog, merged_digests, verdicts
 from spark.coverage.judge import CoverageVerdict
+from spark.coverage.kept import Memory, Scene, VerdictStore, code
 from spark.coverage.report import CoverageRun, Judged, detail, publish, reason, record_rows
 from spark.coverage.tasks import Bucket
 from tideline.control_plane.cataloged_jobs import connect_jobs
@@ -67,7 +70,9 @@ def coverage(
             f"topic {unknown[0]!r} has no partition with a B0: nothing of it is to be covered"
         )
     job.progress(f"{len(targets)} partitions with a B0")
-    first = observe(job, targets, {} if audit else looks(job), keep=not dry_run)
+    first = observe(
+        job, targets, {} if audit else looks(job), keep=not dry_run, keep_verdicts=not topics
+    )
     doubted = [
         row
         for row in targets
@@ -133,9 +138,11 @@ def observe(
     looks: Mapping[int, CoverageLook],
     *,
     keep: bool,
+    keep_verdicts: bool = False,
 ) -> Observation:
     """``looks``: those that may be relied on where segments have not changed since. ``keep``: a
-    fold of the metadata for the next run."""
+    fold of the metadata for the next run; ``keep_verdicts``: then also these, which are of all
+    partitions."""
     at_ms = time.time_ns() // 1_000_000
     if not targets:
         return Observation(at_ms, {}, {})
@@ -151,28 +158,71 @@ def observe(
     needy = any(observed[r.log_id].log_start < r.prefix_end for r in rows if r.prefix_end > 0)
     plan = remote_log.plan(job.settings) if needy else None
     job.progress(
-        f"judging {len(rows)} partitions by {plan.records if plan else 0} metadata records, "
-        f"{plan.new_records if plan else 0} of them new, and their objects"
+        f"{len(rows)} partitions to judge, {plan.records if plan else 0} metadata records, "
+        f"{plan.new_records if plan else 0} of them new"
     )
     root = job.settings.s3_tiered_prefix
     logs = [covered_log(row, observed.get(row.log_id), looks.get(row.log_id), root) for row in rows]
-    topics = {row.topic_id for row in rows}
-    judged = verdicts(
-        to_frame(spark, CoveredLog, logs, tasks),
-        remote_log.folded(spark, job.settings, plan, topics, keep=keep),
-        control_plane.read(spark, job.settings, control_plane.MERGED_SEGMENTS, tasks),
-        Bucket(
-            ObjectStoreClient(job.settings),
-            job.settings.s3_tiered_bucket,
-            job.settings.s3_endpoint or "",
-        ),
-        at_ms,
-    )
-    by_log = {verdict.log_id: verdict for verdict in from_frame(CoverageVerdict, judged)}
+    by_log = judged(job, logs, plan, at_ms, keep=keep, keep_verdicts=keep and keep_verdicts)
     for log_id, verdict in by_log.items():
         if verdict.complete and (one := observed.get(log_id)) and one.unrolled:
             by_log[log_id] = replace(verdict, complete=False, held_back=one.unrolled)
     return Observation(at_ms, by_log, unobserved)
+
+
+def judged(
+    job: Job,
+    logs: Sequence[CoveredLog],
+    plan: Plan | None,
+    at_ms: int,
+    *,
+    keep: bool,
+    keep_verdicts: bool,
+) -> dict[int, CoverageVerdict]:
+    """By log id. Only those are judged of which something has changed since it was done."""
+    spark, settings, tasks = job.spark, job.settings, job.parallelism
+    merged = control_plane.read(spark, settings, control_plane.MERGED_SEGMENTS, tasks)
+    memory = memory_of(job, plan) if plan is not None else None
+    if memory is not None and any(log.seen_digest is not None for log in logs):
+        reader = RecordReader(settings)
+        memory.recall(reader, at_ms - settings.coverage_audit_ms, at_ms)
+    found = memory.unchanged(logs, lambda: merged_digests(merged)) if memory else {}
+    rest = [log for log in logs if log.log_id not in found]
+    job.progress(f"{len(found)} partitions are as they were, {len(rest)} are judged")
+    told = remote_log.folds_told(spark)
+    new = list[CoverageVerdict]()
+    if rest:
+        frame = verdicts(
+            to_frame(spark, CoveredLog, rest, tasks),
+            remote_log.folded(
+                spark,
+                settings,
+                plan,
+                {log.topic_id for log in rest},
+                keep=keep,
+                logs=[(log.topic_id, log.partition) for log in rest] if found else None,
+                told=told,
+            ),
+            merged,
+            Bucket(
+                ObjectStoreClient(settings), settings.s3_tiered_bucket, settings.s3_endpoint or ""
+            ),
+            at_ms,
+        )
+        new = from_frame(CoverageVerdict, frame)
+    if memory is not None and keep_verdicts:
+        memory.keep(rest, new, told.value)
+    return found | {one.log_id: one for one in new}
+
+
+def memory_of(job: Job, plan: Plan) -> Memory:
+    settings, of = job.settings, plan.snapshots
+    return Memory(
+        VerdictStore(of.store, of.bucket, of.root, of.identity.cluster_id),
+        Scene(of.identity, settings.s3_endpoint or "", settings.s3_tiered_bucket, code()),
+        plan.extents,
+        job.progress,
+    )
 
 
 def wanted_log(row: PartitionRow) -> WantedLog | None:

@@ -10,7 +10,7 @@ from uuid import UUID
 import numpy as np
 import pyarrow as pa
 
-from spark.common.fold import Events, Flags, Ints, Segments, fold
+from spark.common.fold import NO_EVENTS, Events, Flags, Ints, Segments, fold
 from spark.common.packing import (
     LOG,
     MERGED,
@@ -101,6 +101,8 @@ class CoverageVerdict:
     """
     objects_digest: str | None = None
     """Hex; of what its segments are, if every object of theirs was there and no other."""
+    merged_digest: str = ""
+    """Hex; of its merged segments (:func:`digest_of_merged`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +143,7 @@ def judge_log(table: pa.Table, now_ms: int, bucket: Bucket | None) -> CoverageVe
     verdict = CoverageVerdict(
         log_id,
         anomalies=log.segments.anomalies,
+        merged_digest=digest_of_merged(log.merged),
         complete=complete,
         wanted_start=log.start,
         wanted_end=end,
@@ -225,14 +228,28 @@ def digest_of(segments: Segments, merged: Events, place: tuple[str, ...]) -> str
     found = hashlib.blake2b(DIGEST_RULES, digest_size=16)
     found.update(repr(place).encode())
     for some in (segments.base, merged):
-        order = np.lexsort((some.id_low, some.id_high))
-        found.update(len(order).to_bytes(8, "little"))
-        for column in (
-            some.id_high, some.id_low, some.start, some.end, some.size, some.state,
-            some.txn_index_empty,
-        ):  # fmt: skip
-            found.update(column[order].tobytes())
+        _add(found, some)
     return found.hexdigest()
+
+
+def digest_of_merged(merged: Events) -> str:
+    """Hex of 16 bytes: of everything that is known of merged segments, in any order."""
+    found = hashlib.blake2b(digest_size=16)
+    _add(found, merged)
+    return found.hexdigest()
+
+
+def _add(found: hashlib.blake2b, some: Events) -> None:
+    order = np.lexsort((some.id_low, some.id_high))
+    found.update(len(order).to_bytes(8, "little"))
+    for column in (
+        some.id_high, some.id_low, some.start, some.end, some.size, some.state,
+        some.txn_index_empty,
+    ):  # fmt: skip
+        found.update(column[order].tobytes())
+
+
+NOTHING_MERGED = digest_of_merged(NO_EVENTS)
 
 
 def what_must_be(base: Events, merged: Events) -> Objects:

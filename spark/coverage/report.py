@@ -20,8 +20,8 @@ from tideline.object_store.client import ObjectStoreClient
 from tideline.settings import ObjectStoreSettings
 
 ROWS_PER_FILE = 50_000
-NOT_IN_DETAIL = ("log_id", "complete", "objects_seen_at", "objects_digest")
-"""Kept in columns of their own."""
+NOT_IN_DETAIL = ("log_id", "complete", "objects_seen_at", "objects_digest", "merged_digest")
+"""Kept in columns of their own, or for the next run."""
 SHOWN = 100
 """Partitions that the result and the Markdown name; the Parquet has all of them."""
 
