@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from confluent_kafka import Producer
-from pyspark.sql import SparkSession
+from confluent_kafka import Producer, TopicPartition
+from pyspark.sql import DataFrame, SparkSession
 
 from spark.common import metadata_topic
 from spark.common.entry import Job, Outcome, carry_out, failure_of
 from spark.common.record_tables import tell
+from spark.common.rows import to_frame
 from spark.common.snapshots import SnapshotStore
 from spark.coverage import job as coverage
+from spark.coverage.frames import CoveredLog
+from spark.coverage.kept import VerdictStore
 from spark.coverage.tasks import segments_listed
 from tests.harness import Case, command, migration_case
 from tests.records_asked import asked, of_the_page
@@ -41,12 +44,21 @@ class Covered:
 
     def run(self, dry_run: bool = False, audit: bool = False, **settings: str) -> Outcome:
         """The job as it runs in production, in the session of the tests."""
-        changed = JobsSettings.of(self.case.stack.environment("jobs") | settings)
+        return self._run([self.case.topic], dry_run, audit, settings)
+
+    def run_over_all(self, audit: bool = False) -> Outcome:
+        """As on its schedule."""
+        return self._run([], False, audit, {})
+
+    def _run(
+        self, topics: list[str], dry_run: bool, audit: bool, settings: Mapping[str, str]
+    ) -> Outcome:
+        changed = JobsSettings.of({**self.case.stack.environment("jobs"), **settings})
         job = Job("coverage", changed)
         job.__dict__ |= {"spark": self.spark, "parallelism": 2}
         return carry_out(
             job,
-            lambda job: coverage.coverage(job, [self.case.topic], dry_run, audit),
+            lambda job: coverage.coverage(job, topics, dry_run, audit),
             whole=False,
             dry=dry_run,
         )
@@ -149,6 +161,47 @@ def test_the_next_run_goes_on_from_the_kept_fold_and_lists_nothing_that_has_not_
         covered.store.put(covered.settings.s3_bucket, key, b"torn")
     assert dict(covered.run().details)["covered"] == 1
     assert snapshots.keys()[place][0] not in kept[place], "what is torn is not gone on from"
+
+
+def test_what_has_not_changed_since_the_last_run_over_everything_is_not_judged_again(
+    covered: Covered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged: list[int] = []
+
+    def noted(spark: SparkSession, row: type, rows: Sequence[CoveredLog], tasks: int) -> DataFrame:
+        judged.extend(one.log_id for one in rows)
+        return to_frame(spark, row, rows, tasks)
+
+    monkeypatch.setattr(coverage, "to_frame", noted)
+    log_id = covered.status().log_id
+
+    def is_judged(run: Callable[[], Outcome] = covered.run_over_all) -> bool:
+        judged.clear()
+        run()
+        assert covered.status().complete
+        return log_id in judged
+
+    assert is_judged(lambda: covered.run_over_all(audit=True))
+    first = covered.status()
+    assert not is_judged()
+    second = covered.status()
+    assert (first.observed_at or 0) < (second.observed_at or 0)
+    assert replace(second, observed_at=first.observed_at, run_id=first.run_id) == first
+    assert not is_judged(covered.run), "nor by a run over its topic"
+    assert is_judged(lambda: covered.run(audit=True)), "which keeps nothing"
+    assert is_judged(), "its objects were seen since"
+    assert not is_judged()
+    of = metadata_topic.identity(covered.settings)
+    kept = VerdictStore(
+        covered.store, covered.settings.s3_bucket, covered.settings.diskless_prefix, of.cluster_id
+    )
+    covered.store.put(covered.settings.s3_bucket, kept.key, b"torn")
+    assert is_judged()
+    assert not is_judged()
+    case = covered.case
+    (deleted,) = case.admin.delete_records([TopicPartition(case.topic, 0, 1)]).values()
+    assert deleted.result(30).low_watermark == 1
+    assert is_judged(), "its log start has moved"
 
 
 def test_a_lost_object_clears_readiness_with_its_offsets_and_its_return_sets_it(

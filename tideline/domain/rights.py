@@ -406,7 +406,13 @@ S3_RIGHTS = (
     _s3(_JOBS, _D, "runs/*", f"{PUT} {DELETE}", "results of jobs whose driver is elsewhere"),
     _s3(_WORKER, _D, "runs/*", GET, "the same, as Airflow reads them"),
     _s3(_JOBS, _D, "records/*", f"{GET} {PUT} {DELETE}", "what runs tell; its Iceberg tables"),
-    _s3(_JOBS, _D, "state/*", f"{GET} {PUT} {DELETE}", "folds of the remote log metadata"),
+    _s3(
+        _JOBS,
+        _D,
+        "state/*",
+        f"{GET} {PUT} {DELETE}",
+        "folds of the remote log metadata, verdicts on them",
+    ),
     S3Right(
         _JOBS,
         _D,

@@ -15,9 +15,9 @@ from spark.common.fold import fold
 from spark.common.metadata_records import UNKNOWN, MetadataRecord
 from spark.common.metadata_topic import Extent
 from spark.common.packing import UNKNOWN_PARTITION, PackedEvents, unpack
-from spark.common.remote_log import FoldReader, Plan, RowReader
+from spark.common.remote_log import FoldOfPlace, FoldReader, Plan, RowReader
 from spark.common.rows import from_frame
-from spark.common.snapshots import Identity, SnapshotStore
+from spark.common.snapshots import Identity, LastRecord, SnapshotStore
 from tests.unit.spark.test_kept_folds import LOG, Message, Store, finished, registered
 
 VALUES = [registered(1), finished(1), b"\1\x09\0new"]
@@ -61,3 +61,20 @@ def test_folded_they_are_a_row_for_each_wanted_log(spark: SparkSession, topic: U
     events, _ = unpack(found.filter(pa.array(of_logs)))
     assert sorted(events.place.tolist()) == [3, 5]
     assert fold(events.take(events.place.argsort()[:1])).base.state.tolist() == [1]
+
+
+def test_only_the_logs_that_are_asked_for_come_and_the_driver_hears_of_every_fold(
+    spark: SparkSession,
+) -> None:
+    kept = SnapshotStore(Store(), "b", "", Identity("c", UUID(int=7), 50))  # type: ignore[arg-type]
+    plan = Plan(kept, {}, tuple(EXTENTS), False)
+    topics = frozenset([LOG.topic_id.bytes])
+    last = LastRecord.of(2, 1, 1_002, VALUES[2])
+    for partition, rows in ((LOG.partition, 2), (LOG.partition + 1, 0)):
+        told = remote_log.folds_told(spark)
+        logs = frozenset([(LOG.topic_id.bytes, partition)])
+        reader = FoldReader(Records(), plan, topics, 50, 0, False, logs, told)  # type: ignore[arg-type]
+        found = remote_log.frame_of(spark, PackedEvents, reader).toArrow()
+        assert found["partition"].to_pylist().count(LOG.partition) == rows
+        assert found["partition"].to_pylist().count(UNKNOWN_PARTITION) == 2
+        assert told.value == {FoldOfPlace(place, 50, last) for place in (3, 5)}
