@@ -113,7 +113,7 @@ class KeptVerdicts:
         if self.scene != scene:
             raise Unusable("they are of other metadata, another store or another Tideline")
         if not whole_since <= self.whole_at <= now_ms:
-            raise Unusable("the metadata was last read from its start too long ago")
+            raise Unusable("the metadata was last read from its start too long ago, or will be")
 
     def since(self, extents: Sequence[Extent], records: FewRecords) -> Since:
         """Raises :class:`Unusable` where the metadata is not what it was, or too much is new."""
