@@ -43,6 +43,7 @@ from tideline.domain.migration import PHASE_ORDER, PHASES, Phase
 from tideline.domain.options import MigrationOptions
 from workflows import fan_out, reporting
 from workflows.fan_out import FanOut
+from workflows.topic_run import TopicRun
 from workflows.topic_state import Stage, TopicState
 
 ABORTABLE = [rule.phase for rule in PHASES if rule.abortable]
@@ -395,6 +396,30 @@ async def test_a_partition_that_was_terminated_keeps_nobody_from_a_permit(
     await acting._start_again(0, "terminated")
     assert state.to_permit() == [2]
     assert "ended from outside" in state.reason("")
+
+
+async def test_a_cancel_that_is_refused_while_a_run_is_about_to_end_stops_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The reason why the run was to end may be over: partitions would be started no more."""
+    state = TopicState(TopicRef("orders", "00" * 16, 1), MigrationOptions(), Stage.CROSSING)
+    state.begin()
+    state.decide(lets_through=True)
+    run = TopicRun(state, lambda: None)
+
+    async def reached(*_: Any, **__: Any) -> None:
+        return
+
+    async def refused() -> AbortDecision:
+        return AbortDecision(False, "B0 of partition 0 is set")
+
+    monkeypatch.setattr(workflow, "wait_condition", reached)
+    monkeypatch.setattr(run, "decide_abort", refused)
+    await run.fan_out.settle()
+    assert not run.fan_out._has_work()
+    await run._cancelled()
+    assert run.fan_out._has_work()
+    assert "a cancel was refused" in run.waiting_reason
 
 
 def test_what_an_abort_does_not_start_again_is_no_work_for_ever() -> None:
