@@ -23,6 +23,7 @@ from tideline.domain.ids import TopicIdPartition
 from tideline.domain.producer_state import KnownProducers
 from tideline.domain.rebuild import Rebuilt, rebuild
 from tideline.domain.wal_footer import UNANSWERED, WANTED, WITHDRAWN, decode_tail
+from tideline.domain.wal_producers import SURELY_KEPT_MS
 from tideline.errors import TidelineError
 from tideline.gateway.produce import teller
 from tideline.gateway.produce.appends import AppendDropped, AppendFailed
@@ -263,6 +264,37 @@ async def test_nothing_is_misplaced_when_a_collection_comes_between_an_upload_an
     bench.store.holds[at].set()
     assert (await behind).base_offset == 100  # type: ignore[attr-defined]
     assert {*offsets(folded(bench))} <= {*known(bench)}
+
+
+async def test_what_a_forgotten_producer_sent_again_does_not_give_its_place_to_another_object(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two objects nobody knows whether they were committed; the one that was begins with a batch
+    that is taken once more, long after."""
+    other, third = (Bench(bench, gateway_id=number, patience_s=0.05) for number in (2, 3))
+    commit = bench.plane.commit_file
+
+    async def never(*_: Any, **__: Any) -> Any:
+        raise ControlPlaneFailure("before it was committed")
+
+    monkeypatch.setattr(bench.plane, "commit_file", then_fails(commit))
+    unheard = [bench.append(0), bench.append(producer=-1)]
+    for outcome in unheard:
+        with pytest.raises(AppendFailed):
+            await outcome
+    monkeypatch.setattr(bench.plane, "commit_file", never)
+    with pytest.raises(AppendFailed):
+        await other.append(producer=-1, records=2)
+    monkeypatch.setattr(bench.plane, "commit_file", commit)
+    await third.append(producer=-1)
+    bench.plane.append_time += SURELY_KEPT_MS + 1
+    bench.plane.suffix(LOG).producers.clear()
+    assert (await third.append(0)).base_offset == 103  # type: ignore[attr-defined]
+    await third.append(producer=-1)
+    assert len(known(bench)) == 5
+    assert {*offsets(folded(bench))} <= {*known(bench)}
+    await other.writer.close(0.0)
+    await third.writer.close(0.0)
 
 
 async def test_what_was_acknowledged_is_in_the_bucket_although_postgres_went_away(
