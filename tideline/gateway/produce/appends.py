@@ -68,6 +68,8 @@ class WalObject:
     """All batches of the body."""
     live: list[int] = field(default_factory=list)
     """Places of those that go to the commit; ``appends`` are these alone from then on."""
+    again: bool = False
+    """An earlier attempt may have been stored, under another key."""
     sent: bool = False
     """To Postgres: it may be committed."""
     ending: Ending = field(default_factory=Ending)

@@ -227,13 +227,14 @@ class CommitStream:
                 self._untold.pop(commit.sequence, None)
 
     def before(
-        self, sequence: int, key: str, count: int, live: Sequence[int]
+        self, sequence: int, key: str, count: int, live: Sequence[int], *, again: bool = False
     ) -> tuple[EarlierCommit, ...]:
         """What must be stored before the object at ``sequence`` is committed without the batches
-        that are not ``live``. With what was given up goes all that is hidden: of what is told
-        nowhere, before something that is told, nothing was committed."""
+        that are not ``live``; ``again``: an attempt under another key may be in the bucket, too.
+        With what was given up goes all that is hidden: of what is told nowhere, before something
+        that is told, nothing was committed."""
         first = list(self._hidden.values()) if self._first else []
-        if len(live) < count:
+        if len(live) < count or again:
             first.append(EarlierCommit(sequence, key, _at(live, count, _WANTED)))
         return tuple(first)
 

@@ -242,6 +242,7 @@ class WalWriter:
         """What is put next. An attempt may have been stored although nobody heard of it: the later
         one says so, because it is the one that is committed."""
         if obj.key:
+            obj.again = True
             obj.end_with(self._stream.again(obj.ending))
         return obj.body
 
@@ -340,7 +341,10 @@ class WalWriter:
             return []
         batches = [obj.placed[place] for place in obj.live]
         stream = self._stream.place(obj.sequence, len(obj.placed), obj.live)
-        if first := self._stream.before(obj.sequence, obj.key, len(obj.placed), obj.live):
+        first = self._stream.before(
+            obj.sequence, obj.key, len(obj.placed), obj.live, again=obj.again
+        )
+        if first:
             await self._teller.state(first)
             if not self._pipeline or self._pipeline[0] is not obj:
                 # Its stream has said meanwhile that it was not sent, and the cancellation of this
