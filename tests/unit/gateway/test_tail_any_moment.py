@@ -191,6 +191,7 @@ def test_a_bucket_of_any_moment_and_of_several_streams_misplaces_nothing(
     the later one of two attempts to store what was committed before."""
     with pytest.MonkeyPatch.context() as patch, asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
         patch.setattr(teller, "TELL_AFTER_S", 0.0)
+        patch.setattr(teller, "TELL_WITHIN_S", 0.001)
         patch.setattr(wal, "_FAST_RETRY", wait_none())
         patch.setattr(wal, "stop_after_delay", lambda _: stop_after_attempt(attempts))
         kinds = {"fenced": fenced, "unheard": unheard, "forgetful": forgetful}
@@ -200,11 +201,11 @@ def test_a_bucket_of_any_moment_and_of_several_streams_misplaces_nothing(
 async def play(
     random: Random, steps: int, gateways: int, *, fenced: bool, unheard: bool, forgetful: bool
 ) -> None:
-    first = Bench(buffer_max_bytes=1 << 20, patience_s=0.0)
+    first = Bench(buffer_max_bytes=1 << 20, patience_s=60.0)
     faults = Faults(random, first)
     benches = [first]
     benches += [
-        Bench(first, gateway_id=number, buffer_max_bytes=1 << 20, patience_s=0.0)
+        Bench(first, gateway_id=number, buffer_max_bytes=1 << 20, patience_s=60.0)
         for number in range(2, gateways + 1)
     ]
     sequences: dict[tuple[TopicIdPartition, int], int] = {}

@@ -158,9 +158,14 @@ class CommitStream:
         return replace(ending, footer=written_again(ending.footer, int(self._wall_clock() * 1000)))
 
     async def statement(self, told: Sequence[EarlierCommit], incarnation: UUID) -> Ending:
-        """Of an object that is put at once, and that nobody commits."""
-        footer = await self._footer(incarnation, told[-1].sequence, (), told)
-        return Ending(footer, tuple(told))
+        """Of an object that is put at once, and that nobody commits. It tells all that has no
+        carrier, too: it outlives what was committed, whose footers may tell that alone, and of what
+        is told nowhere, before something that is told, nothing was committed."""
+        known = self._untold if incarnation == self._incarnation else {}
+        by_sequence = known | {commit.sequence: commit for commit in told}
+        together = tuple(by_sequence[sequence] for sequence in sorted(by_sequence))
+        footer = await self._footer(incarnation, together[-1].sequence, (), together)
+        return Ending(footer, together)
 
     async def _footer(
         self,
@@ -279,7 +284,8 @@ class CommitStream:
                 told[one.sequence] = EarlierCommit(
                     one.sequence, one.key, _at(live, one.count, _UNANSWERED)
                 )
-        return tuple(told.values())
+        # With all that has no carrier, as in every statement: the stream may be over by then.
+        return tuple((self._untold | told).values()) if told else ()
 
     def _tell(self, commit: EarlierCommit) -> None:
         # What was given up is said by any later outcome: an outage of the store leaves one.
