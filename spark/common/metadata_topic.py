@@ -7,6 +7,7 @@ every attempt of every task reads the same records.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -162,24 +163,29 @@ class RecordReader:
     def _some(self, consumer: Consumer, wanted: Extent, position: int, most: int) -> list[Any]:
         """At least one message. An error that a later request may not have is waited out.
         ``wanted``, ``position``: what is waited for."""
-        why = "nothing came"
-        for _ in range(QUIET_TIMEOUTS):
+        why = f"{codec.TOPIC}-{wanted.partition}: nothing came"
+        timeout_s = self.timeout_ms / 1000
+        deadline = time.monotonic() + QUIET_TIMEOUTS * timeout_s
+        while (left_s := deadline - time.monotonic()) > 0:
             messages = []
-            for message in what_came(consumer, self.timeout_ms / 1000, most, GATHER_S):
+            for message in what_came(consumer, min(left_s, timeout_s), most, GATHER_S):
                 if (error := message.error()) is None:
                     messages.append(message)
-                elif error.code() in GONE:
+                    continue
+                # Of any that is assigned; of none: a broker's.
+                place = message.partition()
+                failed = f"{codec.TOPIC}-{wanted.partition if place is None else place}"
+                if error.code() in GONE:
                     raise KafkaError(
                         ErrorCode.offset_out_of_range,
-                        f"{codec.TOPIC}-{wanted.partition} at {position}: its records are gone",
+                        f"{failed}: its records are gone: {error.str()}",
                     )
-                else:
-                    why = error.str()
+                why = f"{failed}: {error.str()}"
             if messages:
                 return messages
         raise KafkaUnavailable(
-            f"{codec.TOPIC}-{wanted.partition}: {why}, from offset {position} on, "
-            f"of [{wanted.start}, {wanted.end})"
+            f"{why}, waiting for offset {position} on, of [{wanted.start}, {wanted.end}) "
+            f"of partition {wanted.partition}"
         )
 
     def _consumer(self) -> Consumer:

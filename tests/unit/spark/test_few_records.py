@@ -22,6 +22,10 @@ class Failed:
     """An event in a message's place."""
 
     code: int
+    place: int | None = None
+
+    def partition(self) -> int | None:
+        return self.place
 
     def error(self) -> LibrdkafkaError:
         return LibrdkafkaError(self.code)
@@ -58,10 +62,12 @@ class Consumer:
         self.is_closed = True
 
 
-def read(monkeypatch: pytest.MonkeyPatch, *events: Any) -> tuple[dict[int, list[int]], Consumer]:
+def read(
+    monkeypatch: pytest.MonkeyPatch, *events: Any, timeout_ms: int = 10_000
+) -> tuple[dict[int, list[int]], Consumer]:
     consumer = Consumer(iter(events))
     monkeypatch.setattr(RecordReader, "_consumer", lambda _: consumer)
-    reader = RecordReader(SimpleNamespace(kafka_request_timeout_ms=1))  # type: ignore[arg-type]
+    reader = RecordReader(SimpleNamespace(kafka_request_timeout_ms=timeout_ms))  # type: ignore[arg-type]
     try:
         found = reader.few([Extent(0, 4, 6), Extent(1, 2, 2), Extent(7, 9, 10)])
     finally:
@@ -83,7 +89,15 @@ def test_each_partition_is_read_to_its_end_and_no_further(monkeypatch: pytest.Mo
 def test_records_that_are_gone_and_brokers_that_are_away_are_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with pytest.raises(KafkaError, match="its records are gone"):
-        read(monkeypatch, come(0, 4), Failed(LibrdkafkaError._AUTO_OFFSET_RESET))
+    with pytest.raises(KafkaError, match="-7: its records are gone"):
+        read(monkeypatch, come(0, 4), Failed(LibrdkafkaError._AUTO_OFFSET_RESET, 7))
     with pytest.raises(KafkaUnavailable, match=r"-7: nothing came, .* of \[9, 10\)"):
-        read(monkeypatch, come(0, 4), come(0, 5))
+        read(monkeypatch, come(0, 4), come(0, 5), timeout_ms=1)
+    with pytest.raises(KafkaUnavailable, match=r"-7: .*transport.* of \[4, 6\) of partition 0"):
+        read(monkeypatch, Failed(LibrdkafkaError._TRANSPORT, 7), timeout_ms=1)
+
+
+def test_errors_of_many_partitions_at_once_are_waited_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    errors = [Failed(LibrdkafkaError._TRANSPORT, place) for place in (7, 0, 7, 0, 7, 0)]
+    found, _ = read(monkeypatch, *errors, come(0, 4), come(0, 5), come(7, 9))
+    assert found == {0: [4, 5], 7: [9]}
