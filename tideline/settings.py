@@ -685,8 +685,8 @@ class JobsSettings(
         86_400_000,
         ge=0,
         description="the objects of a partition whose segments have not changed are listed again, "
-        "and a partition of the metadata topic is read from its start again, when that was this "
-        "long ago, in ms; 0: always",
+        "a partition of the metadata topic is read from its start again, and then every partition "
+        "judged again, when that was this long ago, in ms; 0: always",
     )
     jobs_parallelism: int = Field(
         0, ge=0, description="partitions of a job's frames; 0: what Spark has cores for"

@@ -24,9 +24,11 @@ IMPORTED = (
     "pyspark.worker",
     "spark.common.remote_log",
     "spark.common.stores",
+    "spark.coverage.frames",
     "tideline.control_plane.cataloged_jobs",
 )
-"""And with them pyarrow and the clients of Kafka, of the object store and of Postgres."""
+"""And with them pyarrow and the clients of Kafka, of the object store and of Postgres; and all that
+judges coverage, at the time that :data:`spark.common.code.DIGEST` is of."""
 WITHOUT_THREADS = {
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
     "OPENBLAS_NUM_THREADS": "1",

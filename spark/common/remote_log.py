@@ -1,4 +1,5 @@
 """``__remote_log_metadata`` as frames, read by the executors, a task for each of its partitions.
+What is new since verdicts were kept a driver reads (:mod:`spark.coverage.kept`).
 
 :func:`events` are the records one by one, all of them read: who deletes objects looks at them.
 :func:`folded` is what they come to, log by log: it goes on from a kept snapshot and reads what came
@@ -19,7 +20,7 @@ import pyarrow as pa
 from kio.schema.errors import ErrorCode
 from pyspark.accumulators import Accumulator, AccumulatorParam
 
-from spark.common import metadata_topic
+from spark.common import code, metadata_topic
 from spark.common.kept_fold import KeptFold, Key
 from spark.common.metadata_columns import columns_of
 from spark.common.metadata_records import MetadataRecord
@@ -70,6 +71,8 @@ class FoldOfPlace:
     """ms; when the partition was last read from its start."""
     last: LastRecord | None
     """The newest record in it; ``None`` where the broker does not say its leader epoch."""
+    folded_by: str
+    """:data:`spark.common.code.DIGEST` of who folded it."""
 
 
 class _AllTold(AccumulatorParam[frozenset[FoldOfPlace]]):
@@ -202,6 +205,10 @@ class RowReader(Reader):
 class FoldReader(Reader):
     """Folds records, from a snapshot on where there is one."""
 
+    # Of the class, for one that a driver of an older version has made.
+    _logs: frozenset[Key] | None = None
+    _told: Accumulator[frozenset[FoldOfPlace]] | None = None
+
     def __init__(
         self,
         records: RecordReader,
@@ -223,7 +230,8 @@ class FoldReader(Reader):
         if self._keep and made.is_worth_keeping and made.last is not None:
             self._write(extent, made, made.last)
         if self._told is not None:
-            self._told.add(frozenset([FoldOfPlace(extent.partition, made.whole_at, made.last)]))
+            found = FoldOfPlace(extent.partition, made.whole_at, made.last, code.DIGEST)
+            self._told.add(frozenset([found]))
         yield made.fold.packed(self._topics, self._logs)
 
     def _from_snapshot(self, extent: Extent) -> _Made | None:

@@ -8,7 +8,7 @@ them is reported and does not decide. How one partition is judged is in :mod:`sp
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -97,8 +97,9 @@ class MergedDigest:
     """:func:`spark.coverage.judge.digest_of_merged`"""
 
 
-def merged_digests(merged: DataFrame) -> dict[int, str]:
-    """By log what ``merged``, rows of ``MergedSegmentRow``, has of it."""
+def merged_digests(merged: DataFrame, log_ids: Collection[int]) -> dict[int, str]:
+    """By log of ``log_ids`` what ``merged``, rows of ``MergedSegmentRow``, has of it."""
+    from pyspark.sql import functions as F
 
     def tell(tables: Iterator[pa.Table]) -> Iterator[pa.RecordBatch]:
         digests = (
@@ -108,7 +109,9 @@ def merged_digests(merged: DataFrame) -> dict[int, str]:
         for some in chunks(digests, VERDICTS_AT_ONCE):
             yield to_batch(MergedDigest, some)
 
-    found = from_frame(MergedDigest, by_log(in_packs(_of_merged(merged), pack), tell, MergedDigest))
+    ids = merged.sparkSession.createDataFrame(pa.table({"log_id": pa.array(log_ids, pa.int64())}))
+    wanted = _of_merged(merged.join(F.broadcast(ids), "log_id", "left_semi"))
+    found = from_frame(MergedDigest, by_log(in_packs(wanted, pack), tell, MergedDigest))
     return {one.log_id: one.digest for one in found}
 
 

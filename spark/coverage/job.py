@@ -17,6 +17,7 @@ from typing import Annotated
 import typer
 
 from spark.common import control_plane, kafka_logs, remote_log
+from spark.common.code import DIGEST
 from spark.common.entry import DryRunOption, Job, Outcome, TopicsOption
 from spark.common.kafka_logs import ObservedLog, WantedLog
 from spark.common.metadata_topic import RecordReader
@@ -26,7 +27,7 @@ from spark.common.remote_log import Plan
 from spark.common.rows import from_frame, to_frame
 from spark.coverage.frames import CoveredLog, merged_digests, verdicts
 from spark.coverage.judge import CoverageVerdict
-from spark.coverage.kept import Memory, Scene, VerdictStore, code
+from spark.coverage.kept import Memory, Scene, VerdictStore
 from spark.coverage.report import CoverageRun, Judged, detail, publish, reason, record_rows
 from spark.coverage.tasks import Bucket
 from tideline.control_plane.cataloged_jobs import connect_jobs
@@ -186,7 +187,7 @@ def judged(
     if memory is not None and any(log.seen_digest is not None for log in logs):
         reader = RecordReader(settings)
         memory.recall(reader, at_ms - settings.coverage_audit_ms, at_ms)
-    found = memory.unchanged(logs, lambda: merged_digests(merged)) if memory else {}
+    found = memory.unchanged(logs, lambda ids: merged_digests(merged, ids)) if memory else {}
     rest = [log for log in logs if log.log_id not in found]
     job.progress(f"{len(found)} partitions are as they were, {len(rest)} are judged")
     told = remote_log.folds_told(spark)
@@ -215,11 +216,15 @@ def judged(
     return found | {one.log_id: one for one in new}
 
 
-def memory_of(job: Job, plan: Plan) -> Memory:
+def memory_of(job: Job, plan: Plan) -> Memory | None:
+    """``None`` where nobody could say which Tideline a verdict is of."""
+    if not DIGEST:
+        job.progress("verdicts are neither taken nor kept: Tideline's modules cannot all be read")
+        return None
     settings, of = job.settings, plan.snapshots
     return Memory(
         VerdictStore(of.store, of.bucket, of.root, of.identity.cluster_id),
-        Scene(of.identity, settings.s3_endpoint or "", settings.s3_tiered_bucket, code()),
+        Scene(of.identity, settings.s3_endpoint or "", settings.s3_tiered_bucket, DIGEST),
         plan.extents,
         job.progress,
     )

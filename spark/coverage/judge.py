@@ -10,6 +10,7 @@ from uuid import UUID
 import numpy as np
 import pyarrow as pa
 
+from spark.common import code
 from spark.common.fold import NO_EVENTS, Events, Flags, Ints, Segments, fold
 from spark.common.packing import (
     LOG,
@@ -103,6 +104,8 @@ class CoverageVerdict:
     """Hex; of what its segments are, if every object of theirs was there and no other."""
     merged_digest: str = ""
     """Hex; of its merged segments (:func:`digest_of_merged`)."""
+    judged_by: str = ""
+    """:data:`spark.common.code.DIGEST` of who judged. For the next run; no report has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +147,7 @@ def judge_log(table: pa.Table, now_ms: int, bucket: Bucket | None) -> CoverageVe
         log_id,
         anomalies=log.segments.anomalies,
         merged_digest=digest_of_merged(log.merged),
+        judged_by=code.DIGEST,
         complete=complete,
         wanted_start=log.start,
         wanted_end=end,

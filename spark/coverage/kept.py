@@ -12,7 +12,7 @@ verdict is taken from it only if nothing that could have made another one has ch
 - of the partition: all that is judged of it, its merged segments included. In it is the look at its
   objects, which must be one that may be relied on: else they are listed, and it is judged;
 - where objects are: the store and the bucket;
-- the code of Tideline, all of it.
+- the code of Tideline, all of it: of the driver, and of the executors that folded and judged.
 
 A verdict on objects that an earlier look has seen depends on no clock. Only those are kept: on a
 partition that is covered, whose objects were all there.
@@ -21,12 +21,10 @@ partition that is covered, whose objects were all there.
 from __future__ import annotations
 
 import hashlib
-import importlib.resources
 import io
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
@@ -34,25 +32,24 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from kio.schema.errors import ErrorCode
 
+from spark.common.kept_fold import NOT_UNDERSTOOD
 from spark.common.metadata_columns import columns_of
 from spark.common.metadata_topic import Extent
-from spark.common.remote_log import STORE_ERRORS, FoldOfPlace, last_record
+from spark.common.remote_log import FoldOfPlace, last_record
 from spark.common.rows import from_batch, to_batch
 from spark.common.snapshots import Identity, LastRecord, Unusable
 from spark.coverage.frames import CoveredLog
 from spark.coverage.judge import NOTHING_MERGED, CoverageVerdict
+from tideline.errors import TidelineError
 from tideline.kafka.errors import KafkaError
 from tideline.object_store.client import ObjectMissing
 
 if TYPE_CHECKING:
-    from importlib.resources.abc import Traversable
-
     from tideline.object_store.client import ObjectStoreClient
 
-CODE = ("spark", "tideline")
 MANY = 20_000
 """New records of the metadata that a driver reads to know which partitions they are about: two
-megabytes. Of more, nearly all are judged anyway."""
+megabytes, of the size that brokers write. Of more, nearly all are judged anyway."""
 _HEADER = b"tideline"
 _INPUTS = "inputs"
 _DIGEST_BYTES = 32
@@ -75,6 +72,7 @@ class Scene:
     """The URL of the store; empty: AWS'."""
     bucket: str
     code: str
+    """:data:`spark.common.code.DIGEST` of the driver."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,18 +147,22 @@ class KeptVerdicts:
             places.append(Place(extent.partition, extent.start, extent.end, last))
         return Since(frozenset(about), tuple(places))
 
+    def may_be_on(self, log: CoveredLog, since: Since) -> bool:
+        """Whether it is worth knowing the merged segments of ``log``, for :meth:`on`."""
+        return (
+            log.log_id in self.verdicts
+            and log.seen_digest is not None
+            and (log.topic_id, log.partition) not in since.about
+        )
+
     def on(self, log: CoveredLog, merged: str, since: Since) -> CoverageVerdict | None:
         """The verdict on ``log``, if it is what a judge would say. ``merged``: the digest of its
         merged segments."""
-        found = self.verdicts.get(log.log_id)
-        if (
-            found is None
-            or log.seen_digest is None
-            or (log.topic_id, log.partition) in since.about
-            or found[0] != inputs_of(log, merged)
-        ):
+        if not self.may_be_on(log, since):
             return None
-        return found[1]
+        inputs, verdict = self.verdicts[log.log_id]
+        is_of_it = inputs == inputs_of(log, merged) and _agrees(verdict, log, merged)
+        return verdict if is_of_it and _is_kept(verdict, self.scene) else None
 
     def to_object(self) -> bytes:
         rows = [verdict for _, verdict in self.verdicts.values()]
@@ -200,7 +202,9 @@ class KeptVerdicts:
                 header["whole_at"],
                 {one.log_id: (by, one) for by, one in zip(inputs, rows, strict=True)},
             )
-        except (pa.ArrowException, ValueError, TypeError, KeyError, OSError) as error:
+        except (
+            pa.ArrowException, ValueError, TypeError, KeyError, AttributeError, OSError,
+        ) as error:  # fmt: skip
             # What another version has left.
             raise Unusable(f"they cannot be read: {error}") from error
 
@@ -220,7 +224,7 @@ def _about(place: int, messages: Sequence[Any]) -> Iterator[Log]:
     batch = columns_of(place, [one.offset() for one in messages], [one.value() for one in messages])
     topics, partitions = (batch[name].to_pylist() for name in ("topic_id", "partition"))
     for topic_id, partition in zip(topics, partitions, strict=True):
-        if topic_id is None or partition is None:
+        if topic_id is None or partition is None or (topic_id, partition) == NOT_UNDERSTOOD:
             raise Unusable("a record is not understood")
         yield UUID(bytes=topic_id), partition
 
@@ -228,6 +232,27 @@ def _about(place: int, messages: Sequence[Any]) -> Iterator[Log]:
 def inputs_of(log: CoveredLog, merged: str) -> bytes:
     """A digest of what is judged of a partition beside its metadata."""
     return hashlib.sha256(repr((log, merged)).encode()).digest()
+
+
+def _is_kept(verdict: CoverageVerdict, scene: Scene) -> bool:
+    """Whether a judge who has the same before him must say the same, at whatever time."""
+    return (
+        verdict.complete
+        and verdict.objects_digest is not None
+        and not verdict.anomalies
+        and verdict.judged_by == scene.code
+    )
+
+
+def _agrees(verdict: CoverageVerdict, log: CoveredLog, merged: str) -> bool:
+    """Whether what ``verdict`` says of its inputs is so, whatever it was filed under."""
+    end, digest = max(log.log_start, log.boundary), log.seen_digest
+    return (
+        (verdict.wanted_start, verdict.wanted_end) == (log.log_start, end)
+        and verdict.objects_seen_at == log.seen_at
+        and verdict.objects_digest == (None if digest is None else digest.hex())
+        and verdict.merged_digest == merged
+    )
 
 
 def to_keep(
@@ -244,13 +269,13 @@ def to_keep(
     ``before``: what verdicts were taken from; ``taken``: of which logs. ``told``: of the folds that
     the others were judged by.
     """
-    folds = _places(extents, told) if judged else None
+    folds = _places(extents, told, scene.code) if judged else None
     if judged and folds is None:
         return None
     verdicts = {
         one.log_id: (inputs_of(relied_on_next(logs[one.log_id], one), one.merged_digest), one)
         for one in judged
-        if one.complete and one.objects_digest is not None and not one.anomalies
+        if _is_kept(one, scene)
     }
     whole_at = min((one.whole_at for one in told), default=None) if judged else None
     if before is not None:
@@ -267,8 +292,13 @@ def to_keep(
     return KeptVerdicts(scene, folds, whole_at, verdicts)
 
 
-def _places(extents: Sequence[Extent], told: Collection[FoldOfPlace]) -> tuple[Place, ...] | None:
-    """``None`` where a fold's last record is not known, or two tries of a task read others."""
+def _places(
+    extents: Sequence[Extent], told: Collection[FoldOfPlace], code: str
+) -> tuple[Place, ...] | None:
+    """``None`` where a fold's last record is not known, two tries of a task read others, or another
+    Tideline folded."""
+    if any(one.folded_by != code for one in told):
+        return None
     lasts: dict[int, set[LastRecord | None]] = {}
     for one in told:
         lasts.setdefault(one.partition, set()).add(one.last)
@@ -293,26 +323,6 @@ def relied_on_next(log: CoveredLog, verdict: CoverageVerdict) -> CoveredLog:
         seen_at=verdict.objects_seen_at,
         seen_digest=None if digest is None else bytes.fromhex(digest),
     )
-
-
-@cache
-def code() -> str:
-    """A digest of every file of Tideline's packages, as they are imported."""
-    found = hashlib.sha256()
-    for package in CODE:
-        for name, body in _files(importlib.resources.files(package), package):
-            found.update(f"{name} {len(body)} ".encode() + body)
-    return found.hexdigest()
-
-
-def _files(folder: Traversable, name: str) -> Iterator[tuple[str, bytes]]:
-    for one in sorted(folder.iterdir(), key=lambda one: one.name):
-        path = f"{name}/{one.name}"
-        if one.is_dir():
-            if one.name != "__pycache__":
-                yield from _files(one, path)
-        else:
-            yield path, one.read_bytes()
 
 
 @dataclass(frozen=True)
@@ -353,24 +363,35 @@ class Memory:
     """Ids of the logs whose verdicts are those of ``before``."""
 
     def recall(self, records: FewRecords, whole_since: int, now_ms: int) -> None:
-        """Raises what the brokers raise. What is not there, or may not be used, saves no work."""
+        """What is not there, cannot be read or may not be used saves no work, and fails nothing: if
+        brokers or store are away, who judges says so."""
         try:
             if (found := self.store.read()) is not None:
                 found.check(self.scene, whole_since, now_ms)
                 self.before = found, found.since(self.extents, records)
-        except (Unusable, *STORE_ERRORS) as why:
-            self.say(f"earlier verdicts are not used: {why}")
+        except Exception as why:
+            self._without(why)
+
+    def _without(self, why: Exception) -> None:
+        self.before = None
+        self.say(f"earlier verdicts are not used: {_named(why)}")
 
     def unchanged(
-        self, logs: Iterable[CoveredLog], merged: Callable[[], Mapping[int, str]]
+        self, logs: Iterable[CoveredLog], merged: Callable[[Collection[int]], Mapping[int, str]]
     ) -> dict[int, CoverageVerdict]:
         """Verdicts that need not be judged anew, by log id. ``merged``: digests of the merged
-        segments of logs that have any."""
+        segments of those of the logs that have any."""
         if self.before is None:
             return {}
-        (old, since), digests = self.before, merged()
+        old, since = self.before
+        some = [log for log in logs if old.may_be_on(log, since)]
+        try:
+            digests = merged([log.log_id for log in some]) if some else {}
+        except Exception as why:
+            self._without(why)
+            return {}
         found = {}
-        for log in logs:
+        for log in some:
             digest = digests.get(log.log_id, NOTHING_MERGED)
             if (verdict := old.on(log, digest, since)) is not None:
                 found[log.log_id] = verdict
@@ -383,12 +404,20 @@ class Memory:
         judged: Collection[CoverageVerdict],
         told: Collection[FoldOfPlace],
     ) -> None:
-        """``told``: of the folds that ``judged`` were judged by."""
+        """``told``: of the folds that ``judged`` were judged by. Fails nothing."""
         by_id = {one.log_id: one for one in logs}
-        new = to_keep(self.before, self.scene, self.extents, told, by_id, self.taken, judged)
-        if new is None:
-            return
+        codes = {one.judged_by for one in judged} | {one.folded_by for one in told}
+        if not codes <= {self.scene.code}:
+            self.say("verdicts of executors whose Tideline is not the driver's are not kept")
         try:
-            self.store.write(new)
-        except STORE_ERRORS as why:
-            self.say(f"verdicts are not kept: {why}")
+            new = to_keep(self.before, self.scene, self.extents, told, by_id, self.taken, judged)
+            if new is not None:
+                self.store.write(new)
+        except Exception as why:
+            self.say(f"verdicts are not kept: {_named(why)}")
+
+
+def _named(why: Exception) -> str:
+    """With its kind, unless it speaks for itself."""
+    known = isinstance(why, (Unusable, TidelineError))
+    return str(why) if known else f"{type(why).__name__}: {why}"

@@ -20,7 +20,9 @@ from tideline.object_store.client import ObjectStoreClient
 from tideline.settings import ObjectStoreSettings
 
 ROWS_PER_FILE = 50_000
-NOT_IN_DETAIL = ("log_id", "complete", "objects_seen_at", "objects_digest", "merged_digest")
+NOT_IN_DETAIL = (
+    "log_id", "complete", "objects_seen_at", "objects_digest", "merged_digest", "judged_by",
+)  # fmt: skip
 """Kept in columns of their own, or for the next run."""
 SHOWN = 100
 """Partitions that the result and the Markdown name; the Parquet has all of them."""
@@ -177,6 +179,7 @@ def parquet_files(judged: Sequence[Judged]) -> Iterator[bytes]:
         some = judged[start : start + ROWS_PER_FILE]
         identity = to_batch(ReportRow, [_row(one) for one in some])
         verdicts = to_batch(CoverageVerdict, [one.verdict for one in some])
+        verdicts = verdicts.drop_columns(["judged_by"])
         columns = [*identity.columns, *verdicts.columns]
         table = pa.Table.from_arrays(
             columns, schema=pa.schema([*identity.schema, *verdicts.schema])

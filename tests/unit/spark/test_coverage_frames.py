@@ -14,7 +14,7 @@ from spark.common.entry import failure_of
 from spark.common.metadata_records import MALFORMED, UNKNOWN, MetadataRecord
 from spark.common.packing import Objects, kind_bits
 from spark.common.rows import from_frame, to_frame
-from spark.coverage.frames import CoveredLog, verdicts
+from spark.coverage.frames import CoveredLog, merged_digests, verdicts
 from spark.coverage.judge import CoverageVerdict, Gap
 from spark.coverage.report import detail, reason, remedies
 from spark.coverage.tasks import Bucket, ListedSegment, objects_of
@@ -255,6 +255,19 @@ def test_a_record_that_is_not_understood_stops_the_judgement(
     failure = failure_of(raised.value)
     assert failure is not None
     assert "in partition 2 at offset 2: nothing is judged" in failure.message
+
+
+def test_digests_are_made_of_the_merged_segments_of_those_logs_that_are_asked_for(
+    spark: SparkSession,
+) -> None:
+    rows = [
+        (log, UUID(int=log << 80 | first).bytes, first, first + 9, 70, "COPY_SEGMENT_FINISHED")
+        for log in (5, 6, 8)
+        for first in (0, 10)
+    ]
+    found = merged_digests(spark.createDataFrame(rows, MERGED), [5, 7, 8])
+    assert found.keys() == {5, 8}, "7 has none"
+    assert found[5] != found[8]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
+from types import SimpleNamespace
 
+import pyarrow.parquet as pq
 import pytest
 
 from spark.common.kafka_logs import ObservedLog
+from spark.coverage import job
 from spark.coverage.job import covered_log, no_audit_due, wanted_log
+from spark.coverage.judge import CoverageVerdict
+from spark.coverage.report import Judged, detail, parquet_files
 from tests.unit.spark.test_retention_orders import HYBRID
 from tideline.control_plane.tiering_model import CoverageLook
 
@@ -50,6 +56,25 @@ def test_only_what_keeps_readiness_relies_on_an_earlier_look_at_the_same_b0() ->
         (ready, None),
     ):
         assert covered_log(row, found, one, "p").seen_digest is None
+
+
+def test_a_report_has_what_was_judged_and_not_by_which_code() -> None:
+    verdict = CoverageVerdict(HYBRID.log_id, complete=True, judged_by="code")
+    judged = Judged(HYBRID, verdict, 900)
+    (body,) = parquet_files([judged])
+    columns = pq.read_table(io.BytesIO(body)).column_names
+    assert "judged_by" not in columns
+    assert {"topic", "complete", "merged_digest"} < {*columns}
+    assert "judged_by" not in detail(verdict)
+
+
+def test_without_a_digest_of_the_code_a_run_goes_on_without_memory_and_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(job, "DIGEST", "")
+    assert job.memory_of(SimpleNamespace(progress=said.append), None) is None  # type: ignore[arg-type]
+    assert len(said) == 1
 
 
 def test_an_audit_is_due_for_a_look_that_is_old_or_of_a_time_to_come() -> None:

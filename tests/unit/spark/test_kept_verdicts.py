@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
+import json
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from confluent_kafka import KafkaException
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
@@ -30,11 +35,18 @@ from spark.common.packing import (
     unpack,
 )
 from spark.common.remote_log import FoldOfPlace, last_record
-from spark.common.rows import arrow_schema
+from spark.common.rows import arrow_schema, to_batch
 from spark.common.snapshots import Identity, LastRecord, Unusable
 from spark.coverage import kept
 from spark.coverage.frames import CoveredLog
-from spark.coverage.judge import NOTHING_MERGED, CoverageVerdict, digest_of_merged, judge_log
+from spark.coverage.judge import (
+    NOTHING_MERGED,
+    BadSegment,
+    CoverageVerdict,
+    Gap,
+    digest_of_merged,
+    judge_log,
+)
 from spark.coverage.kept import (
     MANY,
     KeptVerdicts,
@@ -57,7 +69,7 @@ from tideline.domain.remote_log import (
     SegmentState,
     SegmentUpdate,
 )
-from tideline.kafka.errors import KafkaError
+from tideline.kafka.errors import KafkaError, KafkaUnavailable
 from tideline.kafka.remote_log_metadata import encode_segment, encode_update
 
 TOPIC = UUID(int=7)
@@ -70,7 +82,7 @@ COVERED = CoveredLog(5, TOPIC, 0, 0, 30, 30, 40, (0,), (0,), "p/orders/", 900, b
 VERDICT = CoverageVerdict(
     5, complete=True, wanted_end=30, covered_to=30, segments=3, overshooting=1,
     unfinished_count=1, unfinished=("one",), objects_seen_at=900, objects_digest="01" * 16,
-    merged_digest=NOTHING_MERGED,
+    merged_digest=NOTHING_MERGED, judged_by="code",
 )  # fmt: skip
 KEPT = KeptVerdicts(SCENE, PLACES, 500, {5: (inputs_of(COVERED, NOTHING_MERGED), VERDICT)})
 NOTHING_NEW = Since(frozenset(), PLACES)
@@ -120,6 +132,31 @@ def test_what_is_kept_is_what_was_written_or_nothing() -> None:
             KeptVerdicts.from_object(torn)
 
 
+def test_what_is_kept_may_be_nothing_or_have_much_to_say() -> None:
+    much = replace(
+        VERDICT,
+        held_back="why",
+        gaps=(Gap(0, 3, "absent"), Gap(5, 9, "copying")),
+        broken=(BadSegment("one", "short"),),
+        merged_gaps=(Gap(7, 8, "merged_objects"),),
+        orphans=("a", "b"),
+    )
+    for verdicts in ({}, {5: (b"\1" * 32, much), 6: (b"\2" * 32, replace(VERDICT, log_id=6))}):
+        some = replace(KEPT, verdicts=verdicts)
+        assert KeptVerdicts.from_object(some.to_object()) == some
+
+
+@pytest.mark.parametrize("header", [[], {}, {"scene": 5}, {"scene": {"identity": {"topic_id": 5}}}])
+def test_bytes_that_are_right_and_say_nothing_known_are_not_used(header: object) -> None:
+    batch = to_batch(CoverageVerdict, [VERDICT])
+    table = pa.Table.from_batches([batch]).append_column("inputs", pa.array([b"1"]))
+    file = io.BytesIO()
+    pq.write_table(table.replace_schema_metadata({b"tideline": json.dumps(header).encode()}), file)
+    body = file.getvalue()
+    with pytest.raises(Unusable):
+        KeptVerdicts.from_object(hashlib.sha256(body).digest() + body)
+
+
 def test_a_verdict_is_taken_while_nothing_has_changed() -> None:
     KEPT.check(SCENE, 500, 500)
     assert KEPT.on(COVERED, NOTHING_MERGED, NOTHING_NEW) == VERDICT
@@ -138,6 +175,44 @@ def test_whatever_is_judged_of_a_partition_brings_a_new_judgement_when_it_change
     changed = replace(COVERED, **{name: OTHER[type(before)]})
     assert getattr(changed, name) != before
     assert KEPT.on(changed, NOTHING_MERGED, NOTHING_NEW) is None
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"complete": False}, {"anomalies": 1}, {"objects_seen_at": 901}, {"objects_seen_at": -1},
+        {"objects_digest": "02" * 16}, {"objects_digest": None}, {"wanted_start": 1},
+        {"wanted_end": 29}, {"merged_digest": "another"}, {"judged_by": "another"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_verdict_that_does_not_say_what_it_is_filed_under_is_not_taken(
+    changed: dict[str, Any],
+) -> None:
+    row = KEPT.verdicts[5][0], replace(VERDICT, **changed)
+    assert replace(KEPT, verdicts={5: row}).on(COVERED, NOTHING_MERGED, NOTHING_NEW) is None
+
+
+def test_merged_segments_are_only_asked_for_of_partitions_that_may_be_as_they_were() -> None:
+    others = [
+        replace(COVERED, log_id=6),
+        replace(COVERED, log_id=7, seen_at=-1, seen_digest=None),
+        replace(COVERED, log_id=8, partition=3),
+    ]
+    kept_too = {log.log_id: KEPT.verdicts[5] for log in others[1:]}
+    about = Since(frozenset([(TOPIC, 3)]), PLACES)
+    memory = memory_over(Store())
+    memory.before = replace(KEPT, verdicts=KEPT.verdicts | kept_too), about
+    asked: list[int] = []
+
+    def merged(log_ids: Collection[int]) -> dict[int, str]:
+        asked.extend(log_ids)
+        return {}
+
+    assert memory.unchanged([COVERED, *others], merged).keys() == {5}
+    assert asked == [5]
+    assert memory.unchanged(others, merged) == {}
+    assert asked == [5], "where there is none nobody reads"
 
 
 def test_a_verdict_is_not_taken_without_a_look_that_may_be_relied_on() -> None:
@@ -243,12 +318,22 @@ def not_understood(metadata: Metadata) -> None:
     metadata.records[0].append(Message(10, b"\1\x09\0new"))
 
 
+def about_no_partition(metadata: Metadata) -> None:
+    """A fold cannot tell it from what is not understood."""
+    one = TopicIdPartition(UUID(int=0), -1)
+    segment = RemoteSegment(
+        one, "t", segment_id(1), 0, 9, 100, (EpochStart(0, 0),), SegmentState.COPY_SEGMENT_STARTED
+    )
+    metadata.records[0].append(Message(10, encode_segment(segment)))
+
+
 def without_an_epoch(metadata: Metadata) -> None:
     metadata.records[0].append(Message(10, registered(5), None))
 
 
 @pytest.mark.parametrize(
-    "change", [overwritten, of_a_later_leader, gone, not_understood, without_an_epoch]
+    "change",
+    [overwritten, of_a_later_leader, gone, not_understood, about_no_partition, without_an_epoch],
 )
 def test_metadata_that_is_not_what_it_was_brings_new_judgements(
     change: Callable[[Metadata], None],
@@ -296,7 +381,50 @@ def test_records_that_are_gone_as_they_are_read_bring_new_judgements() -> None:
         KEPT.since(EXTENTS, other)
 
 
-FOLD = FoldOfPlace(0, 500, LAST)
+@pytest.mark.parametrize(
+    "error",
+    [
+        KafkaUnavailable("away"),
+        KafkaError(ErrorCode.topic_authorization_failed, "refused"),
+        KafkaException("of a library"),
+        RuntimeError("of nobody knows whom"),
+    ],
+    ids=repr,
+)
+def test_what_only_saves_work_fails_no_run(error: Exception) -> None:
+    class Broken(Metadata):
+        def few(self, wanted: Sequence[Extent]) -> dict[int, list[At]]:
+            raise error
+
+    store, said = Store(), list[str]()
+    memory = memory_over(store, said)
+    memory.store.write(KEPT)
+    memory.recall(Broken(), 0, 9_000)
+    assert memory.before is None
+    assert len(said) == 1
+    assert str(error) in said[0]
+
+    def merged(_: Collection[int]) -> dict[int, str]:
+        raise error
+
+    memory.before = KEPT, NOTHING_NEW
+    assert memory.unchanged([COVERED], merged) == {}
+    assert (memory.before, memory.taken, len(said)) == (None, set(), 2)
+    store.put = merged  # type: ignore[method-assign, assignment]
+    memory.keep([COVERED], [VERDICT], [FOLD])
+    assert len(said) == 3
+
+
+def memory_over(store: Store, said: list[str] | None = None) -> Memory:
+    return Memory(
+        VerdictStore(store, "b", "p/", IDENTITY.cluster_id),  # type: ignore[arg-type]
+        SCENE,
+        EXTENTS,
+        (said if said is not None else []).append,
+    )
+
+
+FOLD = FoldOfPlace(0, 500, LAST, "code")
 LOGS = {5: COVERED}
 
 
@@ -323,8 +451,16 @@ def test_what_is_kept_is_taken_by_the_next_run_over_the_same() -> None:
         replace(VERDICT, complete=False),
         replace(VERDICT, objects_digest=None),
         replace(VERDICT, anomalies=1),
+        replace(VERDICT, judged_by="another"),
+        replace(VERDICT, judged_by=""),
     ],
-    ids=["not covered", "objects were missing, or nobody's", "an impossible record"],
+    ids=[
+        "not covered",
+        "objects were missing, or nobody's",
+        "an impossible record",
+        "an executor has another version",
+        "an executor cannot say its version",
+    ],
 )
 def test_what_the_next_run_must_look_at_is_not_kept(verdict: CoverageVerdict) -> None:
     found = keep([verdict])
@@ -334,9 +470,17 @@ def test_what_the_next_run_must_look_at_is_not_kept(verdict: CoverageVerdict) ->
 
 @pytest.mark.parametrize(
     "told",
-    [[], [replace(FOLD, last=None)], [FOLD, replace(FOLD, last=replace(LAST, leader_epoch=4))]],
-    ids=["nothing is known of a fold", "brokers tell no epochs", "a second try read others"],
-)
+    [
+        [],
+        [replace(FOLD, last=None)],
+        [FOLD, replace(FOLD, last=replace(LAST, leader_epoch=4))],
+        [FOLD, replace(FOLD, folded_by="another")],
+    ],
+    ids=[
+        "nothing is known of a fold", "brokers tell no epochs", "a second try read others",
+        "an executor has another version",
+    ],
+)  # fmt: skip
 def test_nothing_is_kept_where_it_is_not_known_what_was_read(told: list[FoldOfPlace]) -> None:
     assert keep(told=told) is None
 
@@ -370,19 +514,6 @@ def test_an_idle_run_writes_nothing_and_records_about_others_are_read_once() -> 
     assert found == replace(KEPT, places=moved)
     without = keep([], [], (KEPT, NOTHING_NEW), frozenset())
     assert without == replace(KEPT, verdicts={})
-
-
-def test_the_code_is_that_of_every_module() -> None:
-    names = [
-        name
-        for package in kept.CODE
-        for name, _ in kept._files(kept.importlib.resources.files(package), package)
-    ]
-    assert {"spark/coverage/judge.py", "spark/common/fold.py", "tideline/domain/coverage.py"} < {
-        *names
-    }
-    assert not [name for name in names if "__pycache__" in name]
-    assert len(kept.code()) == 64
 
 
 # Runs, one after the other, over a world that changes.
@@ -430,6 +561,11 @@ class World:
     judged: list[int] = field(default_factory=list)
     reads: int = 0
     """Records that were folded."""
+    executors: str | None = None
+    """Their code, if it is not the driver's."""
+    meanwhile: list[Callable[[World], None]] = field(default_factory=list)
+    """What happens once, after it was seen what is new, and before anything is folded."""
+    said: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         for log in (0, 1):
@@ -455,20 +591,23 @@ class World:
             VerdictStore(self.store, "b", "p/", IDENTITY.cluster_id),  # type: ignore[arg-type]
             self.scene,
             extents,
-            lambda _: None,
+            self.said.append,
         )
         memory.recall(self.metadata, self.now - AUDIT_MS, self.now)
         digests = {log: digest_of_merged(unpack(self.merged_of(log))[0]) for log in self.logs}
-        found = memory.unchanged(self.logs.values(), lambda: digests)
+        found = memory.unchanged(self.logs.values(), lambda _: digests)
+        while self.meanwhile:
+            self.meanwhile.pop()(self)
+        by = self.executors or self.scene.code
         rest = [log for log in self.logs.values() if log.log_id not in found]
         self.judged = [log.log_id for log in rest]
         self.reads = sum(one.end for one in extents) if rest else 0
         told = [
-            FoldOfPlace(place, self.now, last_record(records[-1]))
+            FoldOfPlace(place, self.now, last_record(records[-1]), by)
             for place, records in self.metadata.records.items()
             if records
         ]
-        fresh = self.judge()
+        fresh = {n: replace(one, judged_by=by) for n, one in self.judge().items()}
         assert found == {log_id: fresh[log_id] for log_id in found}
         memory.keep(rest, [fresh[log.log_id] for log in rest], told)
         for log_id, verdict in fresh.items():
@@ -638,6 +777,32 @@ def test_what_happens_to_all_brings_new_judgements_on_all(
     assert world.judged == [0, 1]
     world.run()
     assert 1 not in world.judged, "and these are kept"
+
+
+def test_what_executors_of_another_version_have_judged_is_judged_again() -> None:
+    world = World(executors="another")
+    for _ in range(2):
+        world.run()
+        assert world.judged == [0, 1]
+        assert "executors" in world.said.pop()
+    world.executors = None
+    world.run()
+    assert world.judged == [0, 1]
+    world.run()
+    assert (world.judged, world.said) == ([], [])
+
+
+def test_nothing_is_kept_where_the_metadata_lost_records_before_it_was_folded() -> None:
+    world = World()
+    world.run()
+    before = dict(world.store.objects)
+    changed_segment(world)
+    world.meanwhile.append(unclean_election)
+    world.run()
+    assert world.judged == [0]
+    assert world.store.objects == before
+    world.run()
+    assert world.judged == [0], "what was kept before is still so"
 
 
 NUMBERS, SIDES = st.integers(0, 11), st.integers(0, 1)

@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark.common import remote_log
+from spark.common.code import DIGEST
 from spark.common.fold import fold
 from spark.common.metadata_records import UNKNOWN, MetadataRecord
 from spark.common.metadata_topic import Extent
@@ -77,4 +78,4 @@ def test_only_the_logs_that_are_asked_for_come_and_the_driver_hears_of_every_fol
         found = remote_log.frame_of(spark, PackedEvents, reader).toArrow()
         assert found["partition"].to_pylist().count(LOG.partition) == rows
         assert found["partition"].to_pylist().count(UNKNOWN_PARTITION) == 2
-        assert told.value == {FoldOfPlace(place, 50, last) for place in (3, 5)}
+        assert told.value == {FoldOfPlace(place, 50, last, DIGEST) for place in (3, 5)}

@@ -158,14 +158,9 @@ class CommitStream:
         return replace(ending, footer=written_again(ending.footer, int(self._wall_clock() * 1000)))
 
     async def statement(self, told: Sequence[EarlierCommit], incarnation: UUID) -> Ending:
-        """Of an object that is put at once, and that nobody commits. It tells all that has no
-        carrier, too: it outlives what was committed, whose footers may tell that alone, and of what
-        is told nowhere, before something that is told, nothing was committed."""
-        known = self._untold if incarnation == self._incarnation else {}
-        by_sequence = known | {commit.sequence: commit for commit in told}
-        together = tuple(by_sequence[sequence] for sequence in sorted(by_sequence))
-        footer = await self._footer(incarnation, together[-1].sequence, (), together)
-        return Ending(footer, together)
+        """Of an object that is put at once, and that nobody commits."""
+        footer = await self._footer(incarnation, told[-1].sequence, (), told)
+        return Ending(footer, tuple(told))
 
     async def _footer(
         self,
@@ -232,14 +227,13 @@ class CommitStream:
                 self._untold.pop(commit.sequence, None)
 
     def before(
-        self, sequence: int, key: str, count: int, live: Sequence[int], *, again: bool = False
+        self, sequence: int, key: str, count: int, live: Sequence[int]
     ) -> tuple[EarlierCommit, ...]:
         """What must be stored before the object at ``sequence`` is committed without the batches
-        that are not ``live``; ``again``: an attempt under another key may be in the bucket, too.
-        With what was given up goes all that is hidden: of what is told nowhere, before something
-        that is told, nothing was committed."""
+        that are not ``live``. With what was given up goes all that is hidden: of what is told
+        nowhere, before something that is told, nothing was committed."""
         first = list(self._hidden.values()) if self._first else []
-        if len(live) < count or again:
+        if len(live) < count:
             first.append(EarlierCommit(sequence, key, _at(live, count, _WANTED)))
         return tuple(first)
 
@@ -284,8 +278,7 @@ class CommitStream:
                 told[one.sequence] = EarlierCommit(
                     one.sequence, one.key, _at(live, one.count, _UNANSWERED)
                 )
-        # With all that has no carrier, as in every statement: the stream may be over by then.
-        return tuple((self._untold | told).values()) if told else ()
+        return tuple(told.values())
 
     def _tell(self, commit: EarlierCommit) -> None:
         # What was given up is said by any later outcome: an outage of the store leaves one.
