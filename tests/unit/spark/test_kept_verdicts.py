@@ -604,10 +604,9 @@ class World:
         self.reads = sum(one.end for one in extents) if rest else 0
         told = [
             FoldOfPlace(place, self.now, last_record(records[-1]), by)
-            for place, records in self.metadata.records.items()
-            if records
+            for place, records in self.folded(extents).items()
         ]
-        fresh = {n: replace(one, judged_by=by) for n, one in self.judge().items()}
+        fresh = {n: replace(one, judged_by=by) for n, one in self.judge(extents).items()}
         assert found == {log_id: fresh[log_id] for log_id in found}
         memory.keep(rest, [fresh[log.log_id] for log in rest], told)
         for log_id, verdict in fresh.items():
@@ -616,7 +615,12 @@ class World:
             self.logs[log_id] = relied_on_next(log, verdict) if whole else log
         return fresh
 
-    def judge(self) -> dict[int, CoverageVerdict]:
+    def folded(self, extents: Sequence[Extent]) -> dict[int, list[Message]]:
+        """Records of the places that have any, up to where they were seen to end."""
+        found = {one.partition: self.metadata.records[one.partition][: one.end] for one in extents}
+        return {place: records for place, records in found.items() if records}
+
+    def judge(self, extents: Sequence[Extent]) -> dict[int, CoverageVerdict]:
         kinds = kind_bits(OWN_KINDS)
         listed = tuple(
             # Those from 9 on are old: orphans, if nobody knows them.
@@ -625,9 +629,7 @@ class World:
         )
         bucket = Listed(None, self.scene.bucket, self.scene.server, listed)  # type: ignore[arg-type]
         folds: dict[Key, list[tuple[bytes, bytes]]] = {}
-        for place, records in self.metadata.records.items():
-            if not records:
-                continue
+        for place, records in self.folded(extents).items():
             fold = KeptFold(place)
             offsets, values = [m.offset() for m in records], [m.value() for m in records]
             fold.take(pack_events(columns_of(place, offsets, values)), offsets[-1])
@@ -808,6 +810,7 @@ def test_nothing_is_kept_where_the_metadata_lost_records_before_it_was_folded() 
 NUMBERS, SIDES = st.integers(0, 11), st.integers(0, 1)
 STEPS = st.one_of(
     st.tuples(st.just("record"), SIDES, SIDES, NUMBERS, st.integers(0, 4)),
+    st.tuples(st.just("late record"), SIDES, SIDES, NUMBERS, st.integers(0, 4)),
     st.tuples(st.just("start"), SIDES, st.integers(0, 70)),
     st.tuples(st.just("b0"), SIDES, st.integers(1, 70)),
     st.tuples(st.just("epochs"), SIDES, st.integers(0, 60)),
@@ -826,6 +829,8 @@ def take_step(world: World, kind: str, *what: Any) -> None:
             registered(number, log) if not state else updated(number, log, SegmentState(state - 1))
         )
         world.add(place, value)
+    elif kind == "late record":
+        world.meanwhile.append(lambda later: take_step(later, "record", *what))
     elif kind == "start":
         world.logs[what[0]] = replace(world.logs[what[0]], log_start=what[1])
     elif kind == "b0":
