@@ -370,7 +370,7 @@ bug("told in disorder", "an object tells the outcomes of an earlier one in anoth
     (CommitStream, "committed", _backwards))  # fmt: skip
 
 
-def _nothing_first(self: CommitStream, *_: Any) -> tuple[EarlierCommit, ...]:
+def _nothing_first(self: CommitStream, *_: Any, **__: Any) -> tuple[EarlierCommit, ...]:
     return ()
 
 

@@ -25,7 +25,7 @@ from tideline.domain.rebuild import Rebuilt, rebuild
 from tideline.domain.wal_footer import UNANSWERED, WANTED, WITHDRAWN, decode_tail
 from tideline.domain.wal_producers import SURELY_KEPT_MS
 from tideline.errors import TidelineError
-from tideline.gateway.produce import teller
+from tideline.gateway.produce import teller, wal
 from tideline.gateway.produce.appends import AppendDropped, AppendFailed
 from tideline.object_store import ObjectStoreUnavailable
 
@@ -160,10 +160,10 @@ async def test_of_attempts_that_are_all_stored_the_last_one_is_what_was_committe
 
     bench.store.put = stored  # type: ignore[method-assign]
     await bench.append(producer=-1, records=2)
-    assert len(bench.store.objects) == 3
-    first, second, last = bench.store.objects
+    assert len(bench.store.objects) == 4
+    first, second, last, _ = bench.store.objects
     assert known(bench) == [(100, last)]
-    assert entries(bench) == [], "its outcome is not told yet"
+    assert entries(bench) == [(0, [WANTED])], "its outcome is not told yet"
     found = folded(bench)
     assert offsets(found) == known(bench)
     assert found.never_committed == [first, second]
@@ -295,6 +295,53 @@ async def test_what_a_forgotten_producer_sent_again_does_not_give_its_place_to_a
     assert {*offsets(folded(bench))} <= {*known(bench)}
     await other.writer.close(0.0)
     await third.writer.close(0.0)
+
+
+async def test_what_a_statement_tells_makes_nothing_before_it_look_given_up(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stays for days. What was committed before is told by the footer of an object that is dead,
+    and by no carrier, because its gateway was killed."""
+    monkeypatch.setattr(teller, "TELL_AFTER_S", 1000.0)
+    await bench.append(producer=-1)
+    bench.store.down = True
+    with pytest.raises(AppendFailed):
+        await bench.append(producer=-1)
+    bench.store.down = False
+    await bench.append(producer=-1, log=OTHER)
+    bench.plane.partition(OTHER).delete_records(bench.plane.suffix(OTHER).high_watermark)
+    bench.plane.prune_batches()
+    dead = bench.plane.claim_dead_files(0)
+    assert len([bench.store.objects.pop(key) for key in dead]) == 1
+    assert folded(bench).never_committed == []
+    assert offsets(folded(bench)) == known(bench)
+
+
+async def test_what_must_be_told_before_a_commit_is_not_waited_for_longer_than_its_producers_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its producers wait little longer; afterwards they would hear nothing definite, and it would
+    be committed all the same."""
+    monkeypatch.setattr(wal, "STATED_WITHIN_S", 0.1)
+    bench = Bench(patience_s=0.1)
+    bench.store.down = True
+    with pytest.raises(AppendFailed):
+        await bench.append(producer=-1)
+    bench.store.down = False
+    told = asyncio.Event()
+
+    async def state(*_: Any) -> None:
+        told.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(bench.writer._teller, "state", state)
+    behind = bench.append(producer=-1)
+    async with asyncio.timeout(5):
+        with pytest.raises(AppendFailed):
+            await behind
+    assert told.is_set()
+    assert known(bench) == []
+    await bench.writer.close(0.0)
 
 
 async def test_what_was_acknowledged_is_in_the_bucket_although_postgres_went_away(

@@ -16,7 +16,7 @@ from tideline.gateway.produce.appends import AppendFailed
 
 @pytest.fixture
 async def bench() -> AsyncIterator[Bench]:
-    made = Bench(buffer_max_bytes=1 << 20, patience_s=0.01)
+    made = Bench(buffer_max_bytes=1 << 20, patience_s=0.5)
     yield made
     await made.writer.close(0.0)
 

@@ -79,9 +79,6 @@ class Bench:
             )
         self.keys = ObjectKeys(self.plane, self.lease, clock=FakeClock())
         self.refused = NotedRefusals(FakeClock())
-        self.stream = CommitStream(
-            self.lease, lambda: HISTORY, wall_clock=lambda: self.plane.append_time / 1000
-        )
         values = {"max_bytes": 1000, "max_delay_s": 30.0, "buffer_max_bytes": 4000} | changes
         self.writer = WalWriter(
             self.store,
@@ -91,7 +88,9 @@ class Bench:
             ObjectCache(1 << 20),
             HighWatermarks(self.plane, TrackingView(self.lease.valid), poll_s=60),
             self.refused,
-            self.stream,
+            CommitStream(
+                self.lease, lambda: HISTORY, wall_clock=lambda: self.plane.append_time / 1000
+            ),
             max_bytes=int(values["max_bytes"]),
             max_delay_s=values["max_delay_s"],
             buffer_max_bytes=int(values["buffer_max_bytes"]),

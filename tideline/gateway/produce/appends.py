@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
@@ -64,10 +65,14 @@ class WalObject:
     body: bytes = b""
     """With its footer."""
     upload: asyncio.Task[None] | None = None
+    given_up_at: float = math.inf
+    """The loop's time after which nothing of it is put any more."""
     placed: list[BatchToCommit] = field(default_factory=list)
     """All batches of the body."""
     live: list[int] = field(default_factory=list)
     """Places of those that go to the commit; ``appends`` are these alone from then on."""
+    again: bool = False
+    """An earlier attempt may have been stored, under another key."""
     sent: bool = False
     """To Postgres: it may be committed."""
     ending: Ending = field(default_factory=Ending)

@@ -158,9 +158,14 @@ class CommitStream:
         return replace(ending, footer=written_again(ending.footer, int(self._wall_clock() * 1000)))
 
     async def statement(self, told: Sequence[EarlierCommit], incarnation: UUID) -> Ending:
-        """Of an object that is put at once, and that nobody commits."""
-        footer = await self._footer(incarnation, told[-1].sequence, (), told)
-        return Ending(footer, tuple(told))
+        """Of an object that is put at once, and that nobody commits. It tells all that has no
+        carrier, too: it outlives what was committed, whose footers may tell that alone, and of what
+        is told nowhere, before something that is told, nothing was committed."""
+        known = self._untold if incarnation == self._incarnation else {}
+        by_sequence = known | {commit.sequence: commit for commit in told}
+        together = tuple(by_sequence[sequence] for sequence in sorted(by_sequence))
+        footer = await self._footer(incarnation, together[-1].sequence, (), together)
+        return Ending(footer, together)
 
     async def _footer(
         self,
@@ -227,13 +232,14 @@ class CommitStream:
                 self._untold.pop(commit.sequence, None)
 
     def before(
-        self, sequence: int, key: str, count: int, live: Sequence[int]
+        self, sequence: int, key: str, count: int, live: Sequence[int], *, again: bool = False
     ) -> tuple[EarlierCommit, ...]:
         """What must be stored before the object at ``sequence`` is committed without the batches
-        that are not ``live``. With what was given up goes all that is hidden: of what is told
-        nowhere, before something that is told, nothing was committed."""
+        that are not ``live``; ``again``: an attempt under another key may be in the bucket, too.
+        With what was given up goes all that is hidden: of what is told nowhere, before something
+        that is told, nothing was committed."""
         first = list(self._hidden.values()) if self._first else []
-        if len(live) < count:
+        if len(live) < count or again:
             first.append(EarlierCommit(sequence, key, _at(live, count, _WANTED)))
         return tuple(first)
 
@@ -278,7 +284,8 @@ class CommitStream:
                 told[one.sequence] = EarlierCommit(
                     one.sequence, one.key, _at(live, one.count, _UNANSWERED)
                 )
-        return tuple(told.values())
+        # With all that has no carrier, as in every statement: the stream may be over by then.
+        return tuple((self._untold | told).values()) if told else ()
 
     def _tell(self, commit: EarlierCommit) -> None:
         # What was given up is said by any later outcome: an outage of the store leaves one.

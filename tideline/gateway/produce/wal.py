@@ -38,6 +38,7 @@ from tideline.control_plane.model import (
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.pipelining import RefusedSequences
 from tideline.domain.request_handling import Failure
+from tideline.domain.wal_footer import EarlierCommit
 from tideline.errors import RefusedError, TidelineError
 from tideline.gateway import metrics
 from tideline.gateway.fetch.from_suffix import HighWatermarks
@@ -64,6 +65,8 @@ RefusedProduces: TypeAlias = RefusedSequences[tuple[TopicIdPartition, object]]
 """By partition and client connection: what failed or was refused and will come again. What was sent
 behind it is refused until it comes."""
 _TRANSIENT = (ControlPlaneUnavailable, ObjectStoreUnavailable)
+STATED_WITHIN_S = 2.0
+"""What must be told before a commit has so long at least, whatever its upload has taken."""
 
 COPIES = 2
 """Of a batch that is under way: itself, and within the object that is put."""
@@ -233,6 +236,7 @@ class WalWriter:
             if not obj.body:
                 return
             started = self._clock()
+            obj.given_up_at = asyncio.get_running_loop().time() + self._upload_patience_s
             body = partial(self._next_body, obj)
             await self._put_under(self._take_key, body, partial(setattr, obj, "key"))
             self._stream.stored(obj.ending)
@@ -242,6 +246,7 @@ class WalWriter:
         """What is put next. An attempt may have been stored although nobody heard of it: the later
         one says so, because it is the one that is committed."""
         if obj.key:
+            obj.again = True
             obj.end_with(self._stream.again(obj.ending))
         return obj.body
 
@@ -340,8 +345,11 @@ class WalWriter:
             return []
         batches = [obj.placed[place] for place in obj.live]
         stream = self._stream.place(obj.sequence, len(obj.placed), obj.live)
-        if first := self._stream.before(obj.sequence, obj.key, len(obj.placed), obj.live):
-            await self._teller.state(first)
+        first = self._stream.before(
+            obj.sequence, obj.key, len(obj.placed), obj.live, again=obj.again
+        )
+        if first:
+            await self._state(first, obj.given_up_at)
             if not self._pipeline or self._pipeline[0] is not obj:
                 # Its stream has said meanwhile that it was not sent, and the cancellation of this
                 # task was swallowed.
@@ -352,6 +360,17 @@ class WalWriter:
         committed = await self._commit_known(incarnation, obj.key, obj.size, batches, stream)
         metrics.WAL_COMMIT_SECONDS.observe(self._clock() - started)
         return committed
+
+    async def _state(self, first: Sequence[EarlierCommit], until: float) -> None:
+        """What has to be in the bucket before a commit. Of time it has what the upload has left,
+        and little of its own: producers of what waits for it are to hear a definite answer while
+        they wait."""
+        at_least = asyncio.get_running_loop().time() + STATED_WITHIN_S
+        try:
+            async with asyncio.timeout_at(max(until, at_least)):
+                await self._teller.state(first)
+        except TimeoutError:
+            raise ObjectStoreUnavailable("what came before could not be told in time") from None
 
     async def _commit_known(
         self,
