@@ -102,11 +102,12 @@ class GatewayRow:
 
 
 class Breakpoint:
-    """Holds a migration where it says that ``phase`` runs.
+    """Holds a migration where it says that ``phase`` runs, or is done without having said so.
 
     A trigger on ``migration_phases`` takes an advisory lock that the test holds, so the worker's
-    own write blocks there. Survives the worker; ends with :meth:`release` or with Postgres. Each
-    has a lock and a trigger of its own, so that many migrations can be held at once.
+    own write blocks there, and the next one when that has timed out. Survives the worker; ends with
+    :meth:`release` or with Postgres. Each has a lock and a trigger of its own, so that many
+    migrations can be held at once.
     """
 
     KEY = 815_100
@@ -127,7 +128,7 @@ class Breakpoint:
             CREATE FUNCTION tideline.{self._name}() RETURNS trigger
             LANGUAGE plpgsql AS $$
             BEGIN
-                IF NEW.phase = '{phase}' AND NEW.status IN ('running', 'waiting')
+                IF NEW.phase = '{phase}' AND NEW.status IN ('running', 'waiting', 'done')
                    AND EXISTS (SELECT FROM tideline.logs AS l
                        WHERE l.log_id = NEW.log_id AND l.topic_id = '{topic_id}' {held}) THEN
                     PERFORM pg_advisory_xact_lock_shared({self._key});
