@@ -39,8 +39,9 @@ class Standalone:
         return f"spark://{LOOPBACK}:{self.ports['spark-master']}"
 
     def state(self) -> dict[str, Any]:
-        """What the master says of itself; empty while it does not answer."""
-        with suppress(URLError, ConnectionError):
+        """What the master says of itself; empty while it does not answer, or with its page, which
+        it shows under any path for the moment before it has attached this one."""
+        with suppress(URLError, ConnectionError, json.JSONDecodeError):
             address = f"http://{LOOPBACK}:{self.ports['spark-master-ui']}/json/"
             with urlopen(address, timeout=10) as answer:
                 found: dict[str, Any] = json.load(answer)
