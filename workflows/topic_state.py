@@ -22,7 +22,7 @@ from tideline.domain.messages import (
     WaitsFor,
 )
 from tideline.domain.migration import LET_THROUGH, MOST_WRITE_PAUSES, Phase
-from tideline.domain.options import Durability, MigrationOptions
+from tideline.domain.options import MigrationOptions
 from tideline.domain.report_columns import packed, unpacked
 from workflows.tally import Tally
 
@@ -295,10 +295,8 @@ class TopicState:
 
     @property
     def starts_with_permit(self) -> bool:
-        """Nobody has to be asked between the drain and the write pause. With the longest of pauses
-        each is asked for: as many as are let through would be in theirs at once."""
-        long_pauses = self.options.durability is Durability.TIERED
-        return self.lets_through and self.armed and not long_pauses
+        """Nobody has to be asked between the drain and the write pause."""
+        return self.lets_through and self.armed and self.options.durability.lets_through
 
     def _free_to_let_through(self) -> int:
         """None while one waits that has to be asked for: it would never have its turn."""

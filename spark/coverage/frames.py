@@ -99,7 +99,6 @@ class MergedDigest:
 
 def merged_digests(merged: DataFrame, log_ids: Collection[int]) -> dict[int, str]:
     """By log of ``log_ids`` what ``merged``, rows of ``MergedSegmentRow``, has of it."""
-    from pyspark.sql import functions as F
 
     def tell(tables: Iterator[pa.Table]) -> Iterator[pa.RecordBatch]:
         digests = (
@@ -110,8 +109,8 @@ def merged_digests(merged: DataFrame, log_ids: Collection[int]) -> dict[int, str
             yield to_batch(MergedDigest, some)
 
     ids = merged.sparkSession.createDataFrame(pa.table({"log_id": pa.array(log_ids, pa.int64())}))
-    wanted = _of_merged(merged.join(F.broadcast(ids), "log_id", "left_semi"))
-    found = from_frame(MergedDigest, by_log(in_packs(wanted, pack), tell, MergedDigest))
+    packs = in_packs(_of_merged(merged, ids), pack)
+    found = from_frame(MergedDigest, by_log(packs, tell, MergedDigest))
     return {one.log_id: one.digest for one in found}
 
 
@@ -133,11 +132,10 @@ def observations(
         "epochs",
         "epoch_starts",
     )
-    wanted = merged.join(F.broadcast(logs.select("log_id")), "log_id", "left_semi")
     together = (
         packed_events(events, logs)
         .unionAll(in_packs(of_logs, pack))
-        .unionAll(in_packs(_of_merged(wanted), pack))
+        .unionAll(in_packs(_of_merged(merged, logs), pack))
     )
     if objects is not None:
         return together.unionAll(in_packs(objects, pack_objects))
@@ -156,10 +154,11 @@ def observations(
     return together.unionAll(in_packs(of_looks, pack)).unionAll(of_places)
 
 
-def _of_merged(merged: DataFrame) -> DataFrame:
+def _of_merged(merged: DataFrame, logs: DataFrame) -> DataFrame:
+    """What a judge is told of merged segments: of the ``log_id`` in ``logs``."""
     from pyspark.sql import functions as F
 
-    return merged.select(
+    return merged.join(F.broadcast(logs.select("log_id")), "log_id", "left_semi").select(
         "log_id",
         F.lit(MERGED).cast("tinyint").alias("kind"),
         "segment_id",

@@ -270,8 +270,7 @@ def estimate(
     pause = _write_pause(basis[Span.WRITE_PAUSE], options)
     crossing = None
     if at_once or not scale.partitions:
-        let_through = options.durability is not Durability.TIERED
-        through = min(at_once, CROSSING_AT_ONCE) if let_through else at_once
+        through = min(at_once, CROSSING_AT_ONCE) if options.durability.lets_through else at_once
         crossing = _to_boundaries(scale.partitions, through, limits.write_pauses, basis, pause)
     ready = crossing
     if crossing is not None and scale.tiered:

@@ -23,6 +23,12 @@ class Durability(StrEnum):
     TIERED = "tiered"
     """The whole prefix is in remote storage first. The longest pause."""
 
+    @property
+    def lets_through(self) -> bool:
+        """Whether partitions may be started with the permit for their write pause. Each of the
+        longest pauses is asked for: as many as are let through would be in theirs at once."""
+        return self is not Durability.TIERED
+
 
 class OpenTransactionsPolicy(StrEnum):
     """What to do with a transaction that is still open at the drain deadline."""

@@ -24,6 +24,7 @@ from temporalio.exceptions import (
 )
 from temporalio.testing import WorkflowEnvironment
 
+from tests.unit.workflows.test_topic_state import crossing
 from tests.unit.workflows.world import World, ended, fails
 from tideline.domain import failures
 from tideline.domain.messages import (
@@ -36,15 +37,13 @@ from tideline.domain.messages import (
     Steering,
     TopicActivity,
     TopicMigrationStatus,
-    TopicRef,
     WaitsFor,
 )
 from tideline.domain.migration import PHASE_ORDER, PHASES, Phase
-from tideline.domain.options import MigrationOptions
 from workflows import fan_out, reporting
 from workflows.fan_out import FanOut
 from workflows.topic_run import TopicRun
-from workflows.topic_state import Stage, TopicState
+from workflows.topic_state import Stage
 
 ABORTABLE = [rule.phase for rule in PHASES if rule.abortable]
 
@@ -329,8 +328,8 @@ async def test_the_pause_after_the_first_partitions_is_in_the_index(
 async def test_partitions_that_come_to_rest_while_all_are_ended_are_forced_like_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    state = TopicState(TopicRef("orders", "00" * 16, 1), MigrationOptions(), Stage.FREEZING)
-    state.begin()
+    state = crossing(1)
+    state.stage = Stage.FREEZING
     state.decide(lets_through=True)
     state.receive(PartitionReport(0, Phase.ZOMBIE_CLEANUP, "", 7, 1))
 
@@ -348,8 +347,7 @@ async def nothing() -> None:
 
 
 async def test_a_partition_that_is_about_to_be_started_again_is_left_to_the_next_run() -> None:
-    state = TopicState(TopicRef("orders", "00" * 16, 4), MigrationOptions(), Stage.CROSSING)
-    state.begin()
+    state = crossing(4)
     acting = FanOut(state, nothing, lambda: None)
     acting._restarts[3] = asyncio.ensure_future(nothing())
     acting.hand_over()
@@ -360,8 +358,7 @@ async def test_a_partition_that_runs_already_when_it_is_let_through_asks_for_its
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It may wait for a transaction for weeks, and would keep the permit for as long."""
-    state = TopicState(TopicRef("orders", "00" * 16, 1), MigrationOptions(), Stage.CROSSING)
-    state.begin()
+    state = crossing(1)
     state.decide(lets_through=True)
     state.armed = True
     sent: list[Steering] = []
@@ -383,8 +380,7 @@ async def test_a_partition_that_runs_already_when_it_is_let_through_asks_for_its
 async def test_a_partition_that_was_terminated_keeps_nobody_from_a_permit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    state = TopicState(TopicRef("orders", "00" * 16, 3), MigrationOptions(), Stage.CROSSING)
-    state.begin()
+    state = crossing(3)
     state.decide(lets_through=True)
     monkeypatch.setattr(fan_out, "now", lambda: "now")
     monkeypatch.setattr(fan_out, "START_AGAIN_AFTER", timedelta())
@@ -402,8 +398,7 @@ async def test_a_cancel_that_is_refused_while_a_run_is_about_to_end_stops_nothin
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The reason why the run was to end may be over: partitions would be started no more."""
-    state = TopicState(TopicRef("orders", "00" * 16, 1), MigrationOptions(), Stage.CROSSING)
-    state.begin()
+    state = crossing(1)
     state.decide(lets_through=True)
     run = TopicRun(state, lambda: None)
 
