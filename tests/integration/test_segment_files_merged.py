@@ -187,7 +187,10 @@ def test_kafkas_checker_finds_nothing(tiered: Tiered) -> None:
         lines = tiered.checked.sections[f"{name}.log"]
         assert sum("isvalid: true" in line for line in lines) == row.batch_count
         entries = [line for line in tiered.checked.sections[f"{name}.index"] if line]
-        assert len(entries) == row.offset_index_bytes // 8
+        if row.offset_index_bytes == 0:  # as Kafka's own are of a segment of one batch
+            assert entries == [f"{tiered.directory / name}.index is empty."]
+        else:
+            assert len(entries) == row.offset_index_bytes // 8
     assert sum(row.offset_index_bytes for row in tiered.segments) > 20 * 8
 
 
