@@ -102,13 +102,13 @@ def _next_level(
             for about, after in transition(state, scope):
                 result.transitions += 1
                 result.fired.add(name)
-                known = after in came_from
-                if not known:
-                    came_from[after] = (state, name, about)
-                    following.append(after)
+                before = len(came_from)
+                came_from.setdefault(after, (state, name, about))  # hashed once, and that is dear
                 problem = broken_by_step(state, name, after)
-                if problem is None and not known:
-                    problem = broken(after)
+                if len(came_from) > before:
+                    following.append(after)
+                    if problem is None:
+                        problem = broken(after)
                 if problem is not None:
                     result.problem = problem
                     result.schedule = _steps(came_from, state, (name, about))

@@ -13,6 +13,7 @@ import pytest
 from temporalio.client import WorkflowHistory
 from temporalio.worker import Replayer
 
+from tests.temporal_build import BUILD_ID
 from workflows.partition_migration import PartitionCrossing, PartitionMigration
 from workflows.tiered_storage_change import TieredStorageChange
 from workflows.topic_migration import TopicMigration
@@ -32,7 +33,7 @@ async def replay(histories: Sequence[WorkflowHistory]) -> Mapping[str, Exception
         for history in histories:
             yield history
 
-    replayer = Replayer(workflows=KNOWN)
+    replayer = Replayer(workflows=KNOWN, build_id=BUILD_ID)
     found = await replayer.replay_workflows(one_by_one(), raise_on_replay_failure=False)
     return found.replay_failures
 

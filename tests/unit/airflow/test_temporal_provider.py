@@ -22,6 +22,7 @@ from temporalio.service import TLSConfig
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
+from tests.temporal_build import BUILD
 from tests.unit.airflow.relay import NOWHERE, Relay
 from tideline.airflow.temporal.hook import TemporalHook
 from tideline.airflow.temporal.link import WORKFLOW_URL, TemporalWorkflowLink
@@ -103,6 +104,7 @@ async def server(
         task_queue=QUEUE,
         workflows=[Told],
         workflow_runner=UnsandboxedWorkflowRunner(),
+        deployment_config=BUILD,
     ):
         yield address
 

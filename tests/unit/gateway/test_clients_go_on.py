@@ -36,6 +36,8 @@ NODES = (1, 2, 3)
 TOPIC = "orders"
 LEASE_MS = 900
 WITHIN_S = 30.0
+PAUSE_S = 0.02
+"""Between two pieces of work: clients leave the core to those that they wait for."""
 
 
 class Fleet:
@@ -218,6 +220,7 @@ class Client:
                 self.wrong.append(repr(error))
                 return
             self.done.append(time.monotonic())
+            self._stopping.wait(PAUSE_S)
 
     async def goes_on(self, pieces: int = 3) -> None:
         count = len(self.done)

@@ -12,6 +12,7 @@ from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Replayer
 
 from tests.replay.test_replay import HISTORIES, recorded
+from tests.temporal_build import BUILD_ID
 from tests.unit.workflows.test_steering import reach, soon
 from tests.unit.workflows.world import World, ended, fails
 from tideline.domain import failures
@@ -207,7 +208,9 @@ async def test_a_long_history_of_an_older_version_replays(
 ) -> None:
     """It was recorded past the length at which waits continue as new today."""
     monkeypatch.setattr(calls, "history_is_long", lambda: True)
-    replayer = Replayer(workflows=[TopicMigration, PartitionMigration, PartitionCrossing])
+    replayer = Replayer(
+        workflows=[TopicMigration, PartitionMigration, PartitionCrossing], build_id=BUILD_ID
+    )
     await replayer.replay_workflow(recorded(file))  # type: ignore[arg-type]
 
 

@@ -16,6 +16,7 @@ from temporalio.client import Client, WorkflowHandle
 from temporalio.exceptions import ApplicationError
 from temporalio.worker import Worker
 
+from tests.temporal_build import BUILD
 from tests.unit.workflows.world import TOPIC_ID, fails
 from tideline.domain import failures
 from tideline.domain.messages import (
@@ -137,9 +138,12 @@ class TieringWorld:
         async with (
             Worker(
                 client, task_queue=TASK_QUEUE, workflows=[TieredStorageChange, TopicMigration],
-                activities=activities,
+                activities=activities, deployment_config=BUILD,
             ),
-            Worker(client, task_queue=waits_queue(TASK_QUEUE), activities=activities),
+            Worker(
+                client, task_queue=waits_queue(TASK_QUEUE), activities=activities,
+                deployment_config=BUILD,
+            ),
         ):  # fmt: skip
             yield
 

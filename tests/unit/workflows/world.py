@@ -18,6 +18,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.worker import Worker
 
 from activities.following import follow_topic_migration
+from tests.temporal_build import BUILD
 from tideline.domain import failures
 from tideline.domain.messages import (
     TASK_QUEUE,
@@ -354,6 +355,7 @@ class World:
                 task_queue=self.queue,
                 workflows=knows,
                 activities=self.activities,
+                deployment_config=BUILD,
                 **options,
             ),
             Worker(
@@ -361,6 +363,7 @@ class World:
                 task_queue=waits_queue(self.queue),
                 activities=self.activities,
                 max_concurrent_activities=waits,
+                deployment_config=BUILD,
             ),
         ):
             yield
