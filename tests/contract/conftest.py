@@ -137,16 +137,31 @@ class Database:
 _database_numbers = count(1)
 
 
-@pytest.fixture(scope="module")
-def database(postgres_server: PostgresServer) -> Database:
-    """A fresh database with every migration applied and the login roles provisioned."""
-    name = f"contract_{next(_database_numbers)}"
-    with psycopg.connect(postgres_server.dsn, autocommit=True) as connection:
-        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-    dsn = make_conninfo(postgres_server.dsn, dbname=name)
+MIGRATED = "migrated"
+
+
+def create_database(server: PostgresServer, name: str, template: str = "template1") -> str:
+    """Its connection string."""
+    statement = sql.SQL("CREATE DATABASE {} TEMPLATE {}")
+    with psycopg.connect(server.dsn, autocommit=True) as connection:
+        connection.execute(statement.format(sql.Identifier(name), sql.Identifier(template)))
+    return make_conninfo(server.dsn, dbname=name)
+
+
+@pytest.fixture(scope="session")
+def migrated(postgres_server: PostgresServer) -> str:
+    """The database that others are copies of: to apply every migration takes most of a second."""
+    dsn = create_database(postgres_server, MIGRATED)
     apply(dsn)
     provision_roles(dsn, PASSWORDS)
-    return Database(dsn)
+    return MIGRATED
+
+
+@pytest.fixture(scope="module")
+def database(postgres_server: PostgresServer, migrated: str) -> Database:
+    """A fresh database with every migration applied and the login roles provisioned."""
+    name = f"contract_{next(_database_numbers)}"
+    return Database(create_database(postgres_server, name, migrated))
 
 
 @pytest.fixture(scope="module")
