@@ -126,7 +126,10 @@ class Fleet:
         bootstrap = self.stack.endpoints.gateway_bootstrap
         admin = AdminClient({"bootstrap.servers": bootstrap})
         topic_id = topics.create_tiered(admin, name, partitions, 1)
-        producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 100})
+        producer = Producer(
+            # 3: errors. A warning for each of thousands of partitions whose leader it hears of late.
+            {"bootstrap.servers": bootstrap, "linger.ms": 100, "log_level": 3}
+        )
         for record in range(RECORDS):
             for partition in range(partitions):
                 producer.produce(name, b"%d" % record, partition=partition)
