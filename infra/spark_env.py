@@ -31,6 +31,8 @@ NOT_COPIED = (
     "lib2to3", "ensurepip", "config-*", "*.a",
 )  # fmt: skip
 """Of the standard library: what no job imports."""
+SHIP_THEIR_TESTS = ("numpy", "pandas", "pyarrow")
+"""Packages of which half of all modules are tests."""
 ASK = """
 import json, sys, sysconfig
 get = sysconfig.get_config_var
@@ -111,13 +113,17 @@ def install(environment: Path, scratch: Path) -> None:
 
 
 def clean(python: Python, environment: Path) -> None:
-    """Scripts name the interpreter by its path, and metadata where a wheel lay."""
+    """Scripts name the interpreter by its path, and metadata where a wheel lay; nothing runs
+    packages' own tests."""
     for script in (environment / "bin").iterdir():
         if not script.name.startswith("python"):
             script.unlink()
     packages = environment / "lib" / f"python{python.version}" / "site-packages"
     for file in packages.glob("*.dist-info/direct_url.json"):
         file.unlink()
+    for package in SHIP_THEIR_TESTS:
+        for tests in [*(packages / package).rglob("tests")]:
+            shutil.rmtree(tests, ignore_errors=True)  # one may have lain within another
 
 
 def empty_jar(file: Path) -> None:
