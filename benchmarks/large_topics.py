@@ -127,7 +127,7 @@ class Fleet:
         admin = AdminClient({"bootstrap.servers": bootstrap})
         topic_id = topics.create_tiered(admin, name, partitions, 1)
         producer = Producer(
-            # 3: errors. A warning for each of thousands of partitions whose leader it hears of late.
+            # Errors only: it warns of each partition whose leader it hears of late.
             {"bootstrap.servers": bootstrap, "linger.ms": 100, "log_level": 3}
         )
         for record in range(RECORDS):

@@ -55,5 +55,8 @@ def is_readable(known: DataFrame) -> bool:
 
 
 def orphans(listed: DataFrame, known: DataFrame) -> DataFrame:
-    """Rows of ``listed`` (:class:`SegmentObject`) whose segment is not in ``known``."""
-    return listed.join(known, KEYS, "left_anti")
+    """Rows of ``listed`` (:class:`SegmentObject`) whose segment is not in ``known``.
+
+    Both are sorted, which spills. Spark takes what a Python function makes for as little as it was
+    given, and would send millions of keys to every executor, as a table that has to fit."""
+    return listed.join(known.hint("merge"), KEYS, "left_anti")

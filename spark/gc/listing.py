@@ -13,7 +13,14 @@ from spark.common.entry import Job
 from spark.common.metadata_topic import Extent
 from spark.common.snapshots import Identity, Seen, SnapshotStore
 from spark.gc import frames
-from spark.gc.tasks import APPLICATION, Sweep, listed_segments, sweep_diskless, sweep_tiered
+from spark.gc.tasks import (
+    APPLICATION,
+    Sweep,
+    listed_segments,
+    on_disk,
+    sweep_diskless,
+    sweep_tiered,
+)
 from tideline.control_plane.tiering_model import PartitionRow
 from tideline.domain.collection import Amount
 from tideline.domain.ids import topic_id_to_base64
@@ -92,8 +99,7 @@ def _tiered_orphans(job: Job, rows: Sequence[PartitionRow], run_number: int | No
         ))  # fmt: skip
     topics = {row.topic_id for row in rows}
     events = remote_log.events(job.spark, job.settings, extents, topics)
-    known = frames.known_segments(events)
-    known = known.localCheckpoint()
+    known = on_disk(frames.known_segments(events))
     if not frames.is_readable(known):
         return Listing(count, Amount(), 0, newer_kafka=True, not_judged=(
             "some records of __remote_log_metadata do not parse or are of an unknown kind, so that "

@@ -233,7 +233,7 @@ def listed_segments(job: Job, partitions: Sequence[PartitionRow]) -> DataFrame:
 
     wanted = to_frame(job.spark, PartitionRow, partitions, job.parallelism * 4)
     # Listed once: a listing made anew after the metadata was read would call newcomers orphans.
-    return map_rows(wanted, PartitionRow, SegmentObject, listing).localCheckpoint()
+    return on_disk(map_rows(wanted, PartitionRow, SegmentObject, listing))
 
 
 def sweep_tiered(job: Job, candidates: DataFrame, run_number: int | None) -> Sweep:
@@ -249,6 +249,14 @@ def sweep_tiered(job: Job, candidates: DataFrame, run_number: int | None) -> Swe
             )
 
     return added(map_rows(candidates, SegmentObject, Sweep, sweep))
+
+
+def on_disk(frame: DataFrame) -> DataFrame:
+    """``frame``, made now and kept in files of the executors: a row of it for each object of a
+    fleet, which no heap has to hold."""
+    from pyspark import StorageLevel
+
+    return frame.localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)
 
 
 def added(frame: DataFrame) -> Sweep:

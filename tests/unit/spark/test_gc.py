@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+import pyarrow as pa
 import pytest
 
 from spark.common.entry import Job
@@ -18,7 +19,7 @@ from spark.common.snapshots import Identity
 from spark.gc import frames as gc
 from spark.gc.job import gc as job_of_gc
 from spark.gc.listing import what_was_lost
-from spark.gc.tasks import SEGMENT_NAME, SPLIT_NAME, WAL_NAME, Collector, Holds, Sweep
+from spark.gc.tasks import SEGMENT_NAME, SPLIT_NAME, WAL_NAME, Collector, Holds, Sweep, on_disk
 from tideline.control_plane.garbage_model import ListedObject
 from tideline.control_plane.tiering_model import Bucket
 from tideline.domain.ids import TopicIdPartition, topic_id_to_base64
@@ -239,3 +240,34 @@ def test_metadata_that_lacks_what_was_read_before_judges_no_segment() -> None:
     former = what_was_lost({"former": ("p/former/", {0: 5})}, now, extents)
     assert "created again (it was topic former)" in former
     assert "delete p/former/" in former
+
+
+def test_what_a_run_has_listed_is_kept_on_disks_and_as_it_was(spark: SparkSession) -> None:
+    """A row for each object of a fleet: no heap has to hold them."""
+    store = spark.sparkContext._jsc.sc()
+    before = {info.id() for info in store.getRDDStorageInfo()}
+    asked = spark.sparkContext.accumulator(0)
+
+    def listing(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in numbers:
+            asked.add(batch.num_rows)
+            yield batch
+
+    kept = on_disk(spark.range(1_000, numPartitions=2).mapInArrow(listing, "id long"))
+    assert asked.value == 1_000, "it is listed at once"
+    (info,) = [one for one in store.getRDDStorageInfo() if one.id() not in before]
+    assert (info.memSize(), info.numCachedPartitions()) == (0, 2)
+    assert info.diskSize() > 0
+    assert kept.count() == kept.join(kept, "id", "left_semi").count() == 1_000
+    assert asked.value == 1_000, "and not again"
+
+
+def test_what_brokers_know_is_not_sent_to_every_executor_whole(spark: SparkSession) -> None:
+    """Millions of keys have to fit into each of them then. To Spark few rows went into both."""
+    known = on_disk(gc.known_segments(records(spark, (1, [STARTED]))))
+    listed = on_disk(to_frame(spark, gc.SegmentObject, [segment("k", LOG.partition, 2)], 1))
+    found = gc.orphans(listed, known)
+    plan = found._jdf.queryExecution().executedPlan().toString()
+    assert "SortMergeJoin" in plan
+    assert "Broadcast" not in plan
+    assert [row.object_key for row in found.collect()] == ["k"]
