@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import re
@@ -83,6 +84,7 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.collect()
         gc.freeze()
+        atexit.register(gc.unfreeze)  # duckdb complains of what is left at the end
         gc.set_threshold(5_000)
         gc.enable()
 
