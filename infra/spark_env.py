@@ -122,8 +122,8 @@ def clean(python: Python, environment: Path) -> None:
     for file in packages.glob("*.dist-info/direct_url.json"):
         file.unlink()
     for package in SHIP_THEIR_TESTS:
-        for tests in [*(packages / package).rglob("tests")]:
-            shutil.rmtree(tests, ignore_errors=True)  # one may have lain within another
+        for tests in sorted((packages / package).rglob("tests"), reverse=True):  # inner ones first
+            shutil.rmtree(tests)
 
 
 def empty_jar(file: Path) -> None:

@@ -134,12 +134,6 @@ class Database:
         )
 
 
-_database_numbers = count(1)
-
-
-MIGRATED = "migrated"
-
-
 def create_database(server: PostgresServer, name: str, template: str = "template1") -> str:
     """Its connection string."""
     statement = sql.SQL("CREATE DATABASE {} TEMPLATE {}")
@@ -148,13 +142,17 @@ def create_database(server: PostgresServer, name: str, template: str = "template
     return make_conninfo(server.dsn, dbname=name)
 
 
+_database_numbers = count(1)
+
+
 @pytest.fixture(scope="session")
 def migrated(postgres_server: PostgresServer) -> str:
     """The database that others are copies of: to apply every migration takes most of a second."""
-    dsn = create_database(postgres_server, MIGRATED)
+    name = "migrated"
+    dsn = create_database(postgres_server, name)
     apply(dsn)
     provision_roles(dsn, PASSWORDS)
-    return MIGRATED
+    return name
 
 
 @pytest.fixture(scope="module")

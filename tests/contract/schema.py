@@ -17,9 +17,8 @@ from pathlib import Path
 
 import psycopg
 from psycopg import sql
-from psycopg.conninfo import make_conninfo
 
-from tests.contract.conftest import PostgresServer
+from tests.contract.conftest import PostgresServer, create_database
 from tests.contract.scenes import TABLES, PostgresScene, batch, seed
 from tideline.control_plane import connect
 from tideline.control_plane.migrate import apply
@@ -108,9 +107,8 @@ _numbers = count(1)
 def new_database(server: PostgresServer) -> Iterator[tuple[str, str]]:
     """An empty database, for as long as the context: its name and the superuser's dsn."""
     name = f"schema_{next(_numbers)}"
+    yield name, create_database(server, name)
     with psycopg.connect(server.dsn, autocommit=True) as connection:
-        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-        yield name, make_conninfo(server.dsn, dbname=name)
         connection.execute(sql.SQL("DROP DATABASE {}").format(sql.Identifier(name)))
 
 
