@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 
 import pytest
+from confluent_kafka import ElectionType
 from confluent_kafka.admin import AdminClient, PartitionMetadata
 
 from tests.asked import Places, Told, expected, request, told
@@ -33,6 +34,7 @@ ROLES = (Role.NO_REPLICA, Role.FOLLOWER, Role.LEADER)
 """In the order of the questions: who may delete comes last."""
 HOLD_MS = 300_000
 ASKED = [asked for asked in Asked if asked is not Asked.FETCH_GAP]
+COORDINATORS = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 
 
 def records(count: int) -> bytes:
@@ -131,9 +133,26 @@ class Held(Migration):
         )
 
 
+def settle_coordinators(stack: Stack) -> None:
+    """Each on the broker that Kafka prefers: it looks every five minutes, and moves back what is
+    elsewhere since a broker was away, in the middle of a conversation."""
+    admin = AdminClient({"bootstrap.servers": ",".join(stack.endpoints.brokers.values())})
+
+    def settled() -> bool:
+        admin.elect_leaders(ElectionType.PREFERRED).result(30)
+        found = admin.list_topics(timeout=30).topics
+        of_coordinators = [t for name, t in found.items() if name in COORDINATORS]
+        return all(
+            p.leader == p.replicas[0] for t in of_coordinators for p in t.partitions.values()
+        )
+
+    until("coordinators where Kafka prefers them", settled)
+
+
 @contextmanager
 def held_topic(stack: Stack) -> Iterator[Held]:
     """Filled, tracked, and held in every state."""
+    settle_coordinators(stack)
     made = Held(stack)
     made.fill()
     made.track()
