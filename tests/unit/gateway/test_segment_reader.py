@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.unit.gateway.fakes import LOG
 from tests.unit.gateway.merged_log import BOUNDARY, MergedLog, Record, merge
-from tests.unit.kafka.segment_batches import CODECS, EPOCH, Spec, sized, spec_lists
+from tests.unit.kafka.segment_batches import CODECS, EPOCH, Spec, empty, sized, spec_lists
 from tideline.control_plane.model import (
     FindBatchesRequest,
     FoundBatches,
@@ -91,6 +91,16 @@ async def test_a_search_by_time_finds_what_a_scan_finds(
     largest = max(records, key=lambda r: (r.timestamp, -r.offset), default=None)
     _, found = await log.reader.record_of_max_timestamp(LOG)
     assert as_record(found) == largest
+
+
+async def test_offsets_that_a_rebuild_has_filled_have_no_largest_timestamp() -> None:
+    """A batch without records is all that lies behind the segments."""
+    log = MergedLog([Spec((5,)), Spec((7,)), empty(3)], [2])
+    _, found = await log.reader.record_of_max_timestamp(LOG)
+    assert as_record(found) == Record(BOUNDARY + 1, 7)
+    log.suffix.start = BOUNDARY + 3
+    _, found = await log.reader.record_of_max_timestamp(LOG)
+    assert found is None
 
 
 def as_record(found: FoundRecord | None) -> Record | None:

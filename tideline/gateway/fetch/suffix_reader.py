@@ -197,7 +197,11 @@ class SuffixReader:
             if (batch := answer.batch) is not None:
                 first = partial(first_record_at, timestamp=batch.max_timestamp)
                 record = await self._search(first, batch, start)
-                found.append(record or await self._largest_from(at, start))
+                if record is None and batch.base_offset < start:
+                    # Retention cut through the batch and took the record.
+                    record = await self._largest_from(at, start)
+                # Else it has no record, and no batch of the WAL has: a rebuild has filled it.
+                found.append(record)
             return largest(*found)
 
         return await self._searched(at, search, ListOffsetsKind.MAX_TIMESTAMP)
