@@ -76,6 +76,23 @@ def counted(stack: Stack, name: str, **labels: str) -> int:
     return int(found)
 
 
+def start_gateway(stack: Stack, node: int) -> None:
+    """Start it, and wait until every gateway names it to its clients: librdkafka cuts the
+    connection to a node whose address changes, and gives up admin requests that wait there."""
+    stack.start(f"gateway-{node}")
+    own = stack.endpoints.gateways[node]
+
+    def named_by(gateway: str) -> bool:
+        asked = AdminClient({"bootstrap.servers": gateway, **stack.kafka_login().librdkafka})
+        told = asked.list_topics(timeout=30).brokers.get(node)
+        return told is not None and f"{told.host}:{told.port}" == own
+
+    until(
+        f"every gateway to name gateway {node}",
+        lambda: all(map(named_by, stack.endpoints.gateways.values())),
+    )
+
+
 def described(admin: AdminClient, name: str) -> dict[str, ConfigEntry]:
     """Configs of a topic, from a broker that knows it already."""
     found: dict[str, ConfigEntry] = {}

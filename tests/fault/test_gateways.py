@@ -16,6 +16,7 @@ from tests.harness import (
     leader_of,
     migration_case,
     quiesced,
+    start_gateway,
     until,
 )
 from tests.raw import ask, message
@@ -49,7 +50,7 @@ def test_a_gateway_killed_in_quiesce_is_fenced_and_the_pause_ends(stack: Stack) 
             assert gateways(case)[leader].incarnation == incarnation
             assert gateways(case)[leader].status == "fenced"
         finally:
-            stack.start(f"gateway-{leader}")
+            start_gateway(stack, leader)
         case.until_ready()
         case.until_acknowledged(20)
         case.settle()

@@ -11,7 +11,15 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Message,
 from confluent_kafka import TopicPartition as Position
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.harness import HANGS_S, gateways, killed, leader_of, migration_case, until
+from tests.harness import (
+    HANGS_S,
+    gateways,
+    killed,
+    leader_of,
+    migration_case,
+    start_gateway,
+    until,
+)
 from tideline.demo.patience import Patience
 from tideline.stack import Stack
 from tideline.stack.kafka_jars import tool_command
@@ -127,7 +135,7 @@ def test_a_gateway_that_dies_takes_no_diskless_partition_away(stack: Stack) -> N
             assert java(stack, CONSUMER, topic, *options, lines=[]) == numbered(0, 50)
             assert leader_of(stack, topic, 0) == (leader, epoch), "Kafka has elected nobody"
         finally:
-            stack.start(f"gateway-{leader}")
+            start_gateway(stack, leader)
         until("Kafka's leader to be named again", lambda: named_leader(stack, topic) == leader)
         assert produced(stack, topic, numbered(50, 5)) == list(range(50, 55))
 
@@ -198,7 +206,7 @@ def test_a_gateway_that_dies_takes_no_hybrid_partition_away(stack: Stack) -> Non
             assert len(found) == len(set(found))
             assert leader_of(stack, case.topic, 0) == (leader, epoch), "Kafka has elected nobody"
         finally:
-            stack.start(f"gateway-{leader}")
+            start_gateway(stack, leader)
         until("the gateway to be back", lambda: gateways(case)[leader].status == "active")
         case.consume()
         case.until_acknowledged(20)

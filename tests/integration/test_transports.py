@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.conftest import SHARED
-from tests.harness import counted, migration_case, until
+from tests.harness import counted, migration_case, start_gateway, until
 from tests.integration.test_clients_across import java_console_consumer, read_across
 from tideline.settings import TransportSettings
 from tideline.stack import Stack
@@ -19,7 +19,7 @@ def serve_by(stack: Stack, transport: str) -> None:
     stack.configure({**SHARED, "TIDELINE_GATEWAY_TRANSPORT": transport})
     for node in stack.endpoints.gateways:
         stack.stop(f"gateway-{node}")
-        stack.start(f"gateway-{node}")
+        start_gateway(stack, node)
 
 
 OF_THE_STACK = SHARED.get(

@@ -280,11 +280,14 @@ def _partition_count(o: PreflightObservation) -> CheckResult:
 
 
 def _in_sync(o: PreflightObservation) -> CheckResult:
-    behind = [
-        f"{p.partition} (missing {sorted(set(p.replicas) - set(p.in_sync))})"
-        for p in o.partitions
-        if p.leader < 0 or set(p.replicas) != set(p.in_sync)
-    ]
+    behind = []
+    for p in o.partitions:
+        missing = sorted(set(p.replicas) - set(p.in_sync))
+        wrong = (["no leader answers"] if p.leader < 0 else []) + (
+            [f"missing {missing}"] if missing else []
+        )
+        if wrong:
+            behind.append(f"{p.partition} ({', '.join(wrong)})")
     return _result(
         "replicas_in_sync",
         behind,

@@ -1088,7 +1088,7 @@ def without_a_leader(request: Any) -> MetadataResponse:
     ("plane", "metadata", "said"),
     [
         (Attested(), out_of_sync, "0 (missing [1]) (bring the missing brokers back"),
-        (Attested(), without_a_leader, "partitions not fully in sync: 0"),
+        (Attested(), without_a_leader, "partitions not fully in sync: 0 (no leader answers)"),
         (Attested(silent=(2,)), with_a_classic_topic, "no sign of life from gateway 2"),
     ],
     ids=["a replica is behind", "no leader", "a gateway is dead"],
