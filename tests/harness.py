@@ -40,7 +40,7 @@ T = TypeVar("T")
 _numbers = itertools.count(1)
 
 
-RATE = 25.0
+RATE = 12.5
 """Records a second of a producer: there is always one under way when a fault comes, which lasts for
 seconds. Each goes to three brokers, and in the suffix is an object and a commit of its own."""
 HANGS_S = 600.0
@@ -230,8 +230,9 @@ class Case:
     def consume(self, name: str = "c1") -> None:
         """Start a group member from the earliest offset."""
         member = GroupConsumer(
-            name, self.bootstrap, self.topic, f"g-{self.topic}", self.ledger, config=self.login
-        )
+            name, self.bootstrap, self.topic, f"g-{self.topic}", self.ledger,
+            config={**self.login, "fetch.wait.max.ms": 250},
+        )  # fmt: skip
         member.start()
         until(f"an assignment for {name}", member.assigned.is_set)
         self.members.append(member)

@@ -15,6 +15,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from tideline.errors import UsageError
+from tideline.importing import kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +111,8 @@ class Later(TyperCommand):
         """The command. Raises :class:`UsageError` when what it needs is not installed."""
         entry = self.entry
         try:
-            found = getattr(importlib.import_module(entry.module), entry.attribute)
+            with kept():
+                found = getattr(importlib.import_module(entry.module), entry.attribute)
         except ModuleNotFoundError as error:
             if not entry.extras:
                 raise

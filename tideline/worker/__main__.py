@@ -9,6 +9,7 @@ import sys
 import structlog
 
 from tideline.errors import ExitCode, TidelineError
+from tideline.importing import kept
 from tideline.installation import refuse_strangers
 from tideline.observability import configure_logging
 from tideline.settings import WorkerSettings, load
@@ -21,7 +22,8 @@ def main() -> ExitCode:
     configure_library_logs()
     try:
         refuse_strangers()
-        from tideline.worker.app import run
+        with kept():
+            from tideline.worker.app import run
 
         asyncio.run(run(load(WorkerSettings)))
     except TidelineError as error:

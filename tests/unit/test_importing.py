@@ -1,0 +1,50 @@
+"""What a process imports is not looked through by Python's garbage collector."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tideline.importing import kept
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was() -> Iterator[None]:
+    yield
+    gc.enable()
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_it_collects_afterwards_as_before(collects: bool) -> None:
+    (gc.enable if collects else gc.disable)()
+    during = []
+
+    def imports() -> None:
+        with kept():
+            during.append(gc.isenabled())
+            raise ImportError
+
+    with pytest.raises(ImportError):
+        imports()
+    assert during == [False]
+    assert gc.isenabled() is collects
+
+
+def test_what_a_command_is_made_of_is_not_collected() -> None:
+    asked = (
+        "import gc\n"
+        "from tideline.cli.commands import TABLE, Later\n"
+        "Later(next(entry for entry in TABLE if entry.name == 'status')).command\n"
+        "print(gc.get_freeze_count(), len(gc.get_objects()), gc.isenabled())"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", asked], capture_output=True, text=True, check=True, timeout=100
+    ).stdout
+    frozen, looked_at, collects = said.split()
+    assert int(frozen) > 100_000
+    assert int(looked_at) < 10_000
+    assert collects == "True"
