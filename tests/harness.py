@@ -40,7 +40,7 @@ T = TypeVar("T")
 _numbers = itertools.count(1)
 
 
-RATE = 12.5
+RATE = 25.0
 """Records a second of a producer: there is always one under way when a fault comes, which lasts for
 seconds. Each goes to three brokers, and in the suffix is an object and a commit of its own."""
 HANGS_S = 600.0

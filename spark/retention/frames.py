@@ -180,13 +180,13 @@ def segments_to_remove(
     bounded = _with_bounds(logs, now_ms)
     # Whoever is through with the prefix is at B0: an accepted log gap holds nothing.
     through = f"region = {PREFIX_REGION} AND boundary >= 0 AND end_offset + 1 >= prefix_end"
+    # A row for each log goes to every executor: Spark may take units, of which there can be
+    # millions, for fewer, because it takes what a Python function makes for what it was given.
+    bounds = bounded.select(
+        "log_id", "boundary", "prefix_end", "log_start", "cutoff", "retention_bytes"
+    )
     live = (
-        units.join(
-            bounded.select(
-                "log_id", "boundary", "prefix_end", "log_start", "cutoff", "retention_bytes"
-            ),
-            "log_id",
-        )
+        units.join(F.broadcast(bounds), "log_id")
         .withColumn("end_offset", F.expr(f"if({through}, boundary - 1, end_offset)"))
         .where("end_offset >= log_start")
     )

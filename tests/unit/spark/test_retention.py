@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from uuid import UUID
+
+import pyarrow as pa
 
 from spark.common.metadata_records import MetadataRecord, record_of
 from spark.common.rows import from_frame, to_frame
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
 NOW = 1_000
 TOPIC = UUID(int=7)
+UNIT = ["log_id", "region", "start_offset", "end_offset", "size_bytes", "max_timestamp"]
 
 
 @dataclass
@@ -262,3 +265,27 @@ def test_of_a_log_that_only_age_limits_nothing_is_told_behind_what_stays(
         1: [0, 10, 20, 30, 40],
         2: [0, 10, 20, 30, 40],
     }
+
+
+def test_units_are_not_sent_to_every_executor_whole(spark: SparkSession) -> None:
+    """Millions of them would have to fit into each. To Spark few rows went into them."""
+    logs = [limited(n, Log(RetainedLog(0, -1, -1, -1), Policy(-1, 0))) for n in range(50)]
+    made = spark.range(1, numPartitions=1).mapInArrow(
+        one_unit, ", ".join(f"{name} long" for name in UNIT)
+    )
+    found = retention.segments_to_remove(
+        to_frame(spark, LimitedLog, logs, 1).localCheckpoint(),
+        made.localCheckpoint(),
+        spark.createDataFrame([], "log_id long, wal_bytes long"),
+        NOW,
+    )
+    plan = found._jdf.queryExecution().executedPlan().toString()
+    assert "Inner, BuildRight" in plan, plan
+    assert "Inner, BuildLeft" not in plan
+    (removed,) = found.where("by_size > 0").collect()
+    assert (removed.log_id, removed.before_offset, removed.removed_bytes) == (3, 10, 5)
+
+
+def one_unit(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    values = [pa.array([value], pa.int64()) for value in (3, MERGED_REGION, 0, 9, 5, 7)]
+    yield pa.RecordBatch.from_arrays(values, UNIT)
