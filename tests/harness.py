@@ -230,9 +230,8 @@ class Case:
     def consume(self, name: str = "c1") -> None:
         """Start a group member from the earliest offset."""
         member = GroupConsumer(
-            name, self.bootstrap, self.topic, f"g-{self.topic}", self.ledger,
-            config={**self.login, "fetch.wait.max.ms": 250},
-        )  # fmt: skip
+            name, self.bootstrap, self.topic, f"g-{self.topic}", self.ledger, config=self.login
+        )
         member.start()
         until(f"an assignment for {name}", member.assigned.is_set)
         self.members.append(member)

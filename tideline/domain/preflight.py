@@ -280,14 +280,7 @@ def _partition_count(o: PreflightObservation) -> CheckResult:
 
 
 def _in_sync(o: PreflightObservation) -> CheckResult:
-    behind = []
-    for p in o.partitions:
-        missing = sorted(set(p.replicas) - set(p.in_sync))
-        wrong = (["no leader answers"] if p.leader < 0 else []) + (
-            [f"missing {missing}"] if missing else []
-        )
-        if wrong:
-            behind.append(f"{p.partition} ({', '.join(wrong)})")
+    behind = [f"{p.partition} ({', '.join(lacks)})" for p in o.partitions if (lacks := _lacks(p))]
     return _result(
         "replicas_in_sync",
         behind,
@@ -296,6 +289,15 @@ def _in_sync(o: PreflightObservation) -> CheckResult:
         else "every replica is in sync",
         "bring the missing brokers back or finish the replication first",
     )
+
+
+def _lacks(p: PartitionHealth) -> list[str]:
+    lacks = []
+    if p.leader < 0:
+        lacks.append("no leader answers")
+    if set(p.replicas) != set(p.in_sync):
+        lacks.append(f"missing {sorted(set(p.replicas) - set(p.in_sync))}")
+    return lacks
 
 
 def _no_reassignment(o: PreflightObservation) -> CheckResult:

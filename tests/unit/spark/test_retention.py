@@ -8,10 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-import pyarrow as pa
-
 from spark.common.metadata_records import MetadataRecord, record_of
-from spark.common.rows import from_frame, to_frame
+from spark.common.rows import from_frame, spark_schema, to_batch, to_frame
 from spark.retention import frames as retention
 from spark.retention.frames import MERGED_REGION, LimitedLog
 from tests.retention_rule import LeadingRun, Region, RetainedLog, Unit, plan, prefix_units
@@ -30,11 +28,11 @@ from tideline.domain.remote_log import (
 from tideline.domain.retention import Policy
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import Row, SparkSession
 
 NOW = 1_000
 TOPIC = UUID(int=7)
-UNIT = ["log_id", "region", "start_offset", "end_offset", "size_bytes", "max_timestamp"]
 
 
 @dataclass
@@ -270,9 +268,7 @@ def test_of_a_log_that_only_age_limits_nothing_is_told_behind_what_stays(
 def test_units_are_not_sent_to_every_executor_whole(spark: SparkSession) -> None:
     """Millions of them would have to fit into each. To Spark few rows went into them."""
     logs = [limited(n, Log(RetainedLog(0, -1, -1, -1), Policy(-1, 0))) for n in range(50)]
-    made = spark.range(1, numPartitions=1).mapInArrow(
-        one_unit, ", ".join(f"{name} long" for name in UNIT)
-    )
+    made = spark.range(1, numPartitions=1).mapInArrow(one_unit, spark_schema(retention.Unit))
     found = retention.segments_to_remove(
         to_frame(spark, LimitedLog, logs, 1).localCheckpoint(),
         made.localCheckpoint(),
@@ -287,5 +283,4 @@ def test_units_are_not_sent_to_every_executor_whole(spark: SparkSession) -> None
 
 
 def one_unit(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    values = [pa.array([value], pa.int64()) for value in (3, MERGED_REGION, 0, 9, 5, 7)]
-    yield pa.RecordBatch.from_arrays(values, UNIT)
+    yield to_batch(retention.Unit, [retention.Unit(3, MERGED_REGION, 0, 9, 5, 7)])

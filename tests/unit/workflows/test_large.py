@@ -178,12 +178,9 @@ async def test_a_run_looks_after_a_partition_that_has_told_it_before_it_was_begu
 
 async def _signalled(run: WorkflowHandle[Any, Any], name: str, saying: bytes) -> None:
     """Wait until ``run`` has got such a signal."""
-
     async with asyncio.timeout(WITHIN_S):
         while True:
             for event in (await run.fetch_history()).events:
-                if not event.HasField("workflow_execution_signaled_event_attributes"):
-                    continue
                 signal = event.workflow_execution_signaled_event_attributes
                 if signal.signal_name == name and saying in signal.input.payloads[0].data:
                     return
