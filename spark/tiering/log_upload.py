@@ -34,7 +34,8 @@ class LogUpload:
 
     def __init__(self, store: Store, bucket: str, key: str) -> None:
         self._store, self._bucket, self._key = store, bucket, key
-        self._part = bytearray()
+        self._part: list[Buffer] = []
+        self._part_size = 0
         self._upload: str | None = None
         self._finished = False
         self._size = 0
@@ -62,10 +63,23 @@ class LogUpload:
         """Waits while enough is under way. Raises what the upload of an earlier part raised."""
         if self._upload is not None and not self._part and len(some) >= LEAST_PART_BYTES:
             return self._send(some)
-        self._part += some
-        if len(self._part) >= PART_BYTES:
-            body, self._part = self._part, bytearray()
-            self._send(body)
+        left = memoryview(some)
+        while (lacks := PART_BYTES - self._part_size) <= len(left):
+            # No longer than that: stores keep pieces of a size, and the rest would be one more.
+            self._gather(left[:lacks])
+            left = left[lacks:]
+            self._send(self._gathered())
+        self._gather(left)
+
+    def _gather(self, some: Buffer) -> None:
+        if some:
+            self._part.append(some)
+            self._part_size += len(some)
+
+    def _gathered(self) -> bytes:
+        body = b"".join(self._part)
+        self._part, self._part_size = [], 0
+        return body
 
     def _send(self, body: Buffer) -> None:
         if self._upload is None:
@@ -85,18 +99,18 @@ class LogUpload:
     def finish(self, log_bytes: int) -> None:
         """Make the object appear, with everything that was written. Raises :class:`WrongLength`
         unless that is ``log_bytes``."""
-        written = self._size + len(self._part)
+        written = self._size + self._part_size
         if written != log_bytes:
             raise WrongLength(
                 f"{self._key}: {written} bytes were written, its segment has {log_bytes}: it is "
                 "not uploaded; report it"
             )
         if self._upload is None:
-            body = bytes(self._part)
+            body = self._gathered()
             retry(lambda: self._store.put(self._bucket, self._key, body))
         else:
             if self._part:
-                self._send(self._part)
+                self._send(self._gathered())
             self._tags += [future.result() for future in self._under_way]
             retry(lambda: self._complete(str(self._upload)))
         self.requests += 1

@@ -14,6 +14,7 @@ import os
 import random
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -24,6 +25,8 @@ from tideline.object_store.client import ObjectMissing
 
 MOST_BYTES = 16 * 1024 * 1024 * 1024
 """On a host at most; a run of merge whose objects are larger together reads ranges."""
+MOST_AT_ONCE = 64
+"""Tasks of a host that keep objects without looking at what others do."""
 FOLDER = "tideline-wal"
 
 
@@ -52,6 +55,9 @@ class WholeObjects:
         self._directory, self._fetch, self._most = directory, fetch, most_bytes
         self._read_range = read_range
         self._disk_failed = False
+        self._room = threading.Lock()
+        self._unseen_bytes = 0
+        """That may still be kept before anybody has to look how much is."""
 
     def read(self, parts: Sequence[ByteRange]) -> Generator[bytes]:
         """The bytes of each; see :meth:`get`. What nobody has fetched is fetched first, from any
@@ -118,18 +124,27 @@ class WholeObjects:
         print(f"whole objects are not kept, ranges are read: {error}", file=sys.stderr)
 
     def _make_room(self, size: int) -> None:
-        """Removes the oldest. Who reads one of them meanwhile has it open."""
-        kept = []
-        for path in self._directory.iterdir():
-            with suppress(FileNotFoundError):
-                if not path.suffix:
-                    kept.append((path.stat().st_mtime_ns, path.stat().st_size, path))
-        held = sum(found for _, found, _ in kept) + size
-        for _, found, path in sorted(kept):
-            if held <= self._most:
+        """Removes the oldest. Who reads one of them meanwhile has it open. A look at all that is
+        kept is worth a part of the room that it finds: so many others may keep as much meanwhile.
+        """
+        with self._room:
+            if size <= self._unseen_bytes:
+                self._unseen_bytes -= size
                 return
-            path.unlink(missing_ok=True)
-            held -= found
+            kept = []
+            with os.scandir(self._directory) as found:
+                for entry in found:
+                    with suppress(FileNotFoundError):
+                        if "." not in entry.name:
+                            about = entry.stat()
+                            kept.append((about.st_mtime_ns, about.st_size, entry.path))
+            held = sum(of_one for _, of_one, _ in kept) + size
+            for _, of_one, path in sorted(kept):
+                if held <= self._most:
+                    break
+                Path(path).unlink(missing_ok=True)
+                held -= of_one
+            self._unseen_bytes = max(0, self._most - held) // MOST_AT_ONCE
 
 
 def _read(path: Path, part: ByteRange) -> bytes | None:

@@ -67,6 +67,98 @@ def test_notes_of_lessened_files_are_read_once_also_when_statistics_know_of_none
     assert count(connection, read) - before <= 5 * 2_000
 
 
+LOGS, SPLITS, EACH = 20, 100, 10
+"""Logs, runs of each that split recorded, and batches of each run; a batch has one record."""
+SPLIT_BATCHES = f"""
+    WITH recorded AS (
+        INSERT INTO split_files (file_id, token, status, log_id, base_offset, last_offset, byte_size,
+                batch_count, max_timestamp)
+            SELECT log * {SPLITS} + run, 1, 'live', log, run * {EACH}, run * {EACH} + {EACH} - 1, 1, {EACH}, 1
+            FROM generate_series(1, {LOGS}) AS log, generate_series(0, {SPLITS} - 1) AS run
+            RETURNING split_id, log_id, base_offset, file_id
+    )
+    INSERT INTO batches (log_id, last_offset, base_offset, file_id, byte_offset, byte_size,
+            log_append_time, append_time, max_timestamp, running_max_timestamp, split_id)
+        SELECT log_id, base_offset + n, base_offset + n, file_id, 0, 1, false, 1, 1, 1, split_id
+        FROM recorded, generate_series(0, {EACH} - 1) AS n
+"""
+FILES = """
+    INSERT INTO wal_files (file_id, object_key, gateway_id, incarnation, status, committed_at, size,
+            outcome_errors, outcome_base_offsets, outcome_append_times, outcome_log_starts,
+            outcome_high_watermarks)
+        OVERRIDING SYSTEM VALUE SELECT file_id, 'wal/' || file_id, 1, gen_random_uuid(),
+            'committed', now(), 1, '{}', '{}', '{}', '{}', '{}'
+        FROM split_files WHERE log_id = 7
+"""
+HALF_EXPIRED = f"""
+    SET LOCAL session_replication_role = replica;
+    INSERT INTO logs (log_id, topic_id, partition, topic_name, migration_state,
+            diskless_log_start_offset, diskless_log_start_epoch, suffix_start,
+            high_watermark)
+        OVERRIDING SYSTEM VALUE SELECT log, gen_random_uuid(), log, 't', 'DISKLESS_ONLY', 0, 0,
+            {SPLITS * EACH // 2}, {SPLITS * EACH} FROM generate_series(1, {LOGS}) AS log
+"""
+READ_OF_BATCHES = """
+    SELECT sum(pg_stat_get_xact_tuples_returned(c))::bigint FROM (
+        SELECT 'batches'::regclass::oid UNION ALL
+        SELECT indexrelid FROM pg_index WHERE indrelid = 'batches'::regclass) AS of (c)
+"""
+
+
+@pytest.fixture
+def split_again(connection: psycopg.Connection[Any]) -> psycopg.Connection[Any]:
+    """What is split, with the statistics of when all that was before it had been merged."""
+    connection.execute(SPLIT_BATCHES)
+    connection.execute(
+        "UPDATE pg_class SET reltuples = 0, relpages = pg_relation_size(oid) / 8192 WHERE oid IN"
+        " (SELECT unnest(ARRAY[indrelid, indexrelid]) FROM pg_index"
+        " WHERE indrelid IN ('batches'::regclass, 'split_files'::regclass))"
+    )
+    return connection
+
+
+def test_a_segment_reads_no_batches_but_its_own_also_when_statistics_know_of_none(
+    split_again: psycopg.Connection[Any],
+) -> None:
+    before = count(split_again, READ_OF_BATCHES)
+    taken = split_again.execute(
+        "SELECT split_ids FROM take_merged_batches(7, 0, %s)", [SPLITS * EACH - 6]
+    ).fetchone()
+    ended = split_again.execute("SELECT cardinality(merged_splits(%s))", taken).fetchone()
+    assert ended == (SPLITS - 1,), "five batches of the last run are left"
+    assert count(split_again, READ_OF_BATCHES) - before <= 5 * SPLITS * EACH
+
+
+def test_files_that_lost_batches_are_judged_by_their_own_also_when_statistics_know_of_none(
+    split_again: psycopg.Connection[Any],
+) -> None:
+    split_again.execute(FILES)
+    split_again.execute("INSERT INTO lessened_files (file_id) SELECT file_id FROM wal_files")
+    before = count(split_again, READ_OF_BATCHES)
+    assert count(split_again, "SELECT judge_lessened_files(10000)") == SPLITS
+    assert count(split_again, READ_OF_BATCHES) - before <= 5 * SPLITS * EACH
+
+
+def test_batches_below_the_start_of_their_suffix_go_without_a_look_at_others_for_each(
+    split_again: psycopg.Connection[Any],
+) -> None:
+    split_again.execute(HALF_EXPIRED.encode())
+    before = count(split_again, READ_OF_BATCHES)
+    assert count(split_again, "SELECT prune_batches(2000)") == 2_000
+    assert count(split_again, READ_OF_BATCHES) - before <= 5 * 2_000
+
+
+def test_a_dry_run_of_gc_looks_at_the_batches_of_the_files_that_it_names(
+    split_again: psycopg.Connection[Any],
+) -> None:
+    split_again.execute(HALF_EXPIRED.encode())
+    split_again.execute(FILES)
+    before = count(split_again, READ_OF_BATCHES)
+    dead = f"SELECT count(*) FROM preview_garbage(0, 0, {LOGS * SPLITS * EACH})"
+    assert count(split_again, dead) == SPLITS // 2
+    assert count(split_again, READ_OF_BATCHES) - before <= 5 * LOGS * SPLITS * EACH
+
+
 def test_idle_producers_are_found_without_reading_those_that_are_not(
     connection: psycopg.Connection[Any],
 ) -> None:

@@ -171,9 +171,10 @@ BEGIN
         FROM wal_files AS f WHERE f.status = 'committed' AND f.unreferenced_at IS NULL
             AND f.file_id IN (SELECT n.file_id FROM lessened_files AS n
                 UNION SELECT b.file_id FROM unreadable_batches(p_limit) AS b)
-            AND NOT EXISTS (SELECT FROM batches AS b JOIN logs AS l USING (log_id)
-                WHERE b.file_id = f.file_id AND l.deleted_at IS NULL
-                    AND b.last_offset >= l.suffix_start)
+            AND (SELECT b.file_id FROM batches AS b
+                WHERE b.file_id = f.file_id AND b.last_offset >= (SELECT l.suffix_start
+                    FROM logs AS l WHERE l.log_id = b.log_id AND l.deleted_at IS NULL)
+                LIMIT 1) IS NULL
             AND NOT EXISTS (SELECT FROM wal_files AS told
                 WHERE told.carried_by = f.file_id AND told.unreferenced_at IS NULL)
         ORDER BY f.file_id LIMIT p_limit;

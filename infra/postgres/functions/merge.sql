@@ -414,7 +414,8 @@ LANGUAGE sql AS $$
             RETURNING base_offset, last_offset, byte_size, split_id, file_id
     ), expired AS (
         DELETE FROM batches AS b USING split_files AS f, logs AS l
-            WHERE f.split_id IN (SELECT split_id FROM gone) AND l.log_id = p_log_id
+            WHERE f.split_id = ANY (ARRAY(SELECT DISTINCT split_id FROM gone))
+                AND l.log_id = p_log_id
                 AND b.log_id = p_log_id
                 AND b.last_offset BETWEEN f.base_offset AND p_base_offset - 1
                 AND b.last_offset < l.suffix_start
@@ -523,12 +524,15 @@ BEGIN
 END
 $$;
 
--- Those of the split files that no batch needs any more.
+-- Those of the split files that no batch needs any more. Each is looked up by itself: where statistics
+-- are those of an empty table, which most runs of merge leave behind, a join reads the batches of
+-- all logs for each.
 CREATE FUNCTION merged_splits(p_split_ids bigint[]) RETURNS bigint[]
 LANGUAGE sql STABLE AS $$
     SELECT ARRAY(SELECT f.split_id FROM split_files AS f
-        WHERE f.split_id = ANY (p_split_ids) AND NOT EXISTS (SELECT FROM batches AS b
-            WHERE b.log_id = f.log_id AND b.last_offset BETWEEN f.base_offset AND f.last_offset))
+        WHERE f.split_id = ANY (p_split_ids) AND (SELECT b.last_offset FROM batches AS b
+            WHERE b.log_id = f.log_id AND b.last_offset BETWEEN f.base_offset AND f.last_offset
+            ORDER BY b.log_id, b.last_offset LIMIT 1) IS NULL)
 $$;
 
 -- Moves the frontier of the log past the segment, and what begins there.

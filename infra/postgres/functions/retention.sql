@@ -247,14 +247,14 @@ BEGIN
 END
 $$;
 
--- At most p_limit batch rows that nobody can read: below the start of their suffix, or of a deleted
+-- Where at most p_limit batch rows lie that nobody can read: below the start of their suffix, or of a deleted
 -- topic.
 CREATE FUNCTION unreadable_batches(p_limit integer)
-RETURNS TABLE (log_id bigint, last_offset bigint, file_id bigint)
+RETURNS TABLE (batch tid, file_id bigint)
 LANGUAGE sql STABLE AS $$
-    SELECT dead.log_id, dead.last_offset, dead.file_id
+    SELECT dead.ctid, dead.file_id
         FROM logs AS l CROSS JOIN LATERAL (
-            SELECT b.log_id, b.last_offset, b.file_id FROM batches AS b
+            SELECT b.ctid, b.file_id FROM batches AS b
                 WHERE b.log_id = l.log_id AND b.last_offset < CASE
                     WHEN l.deleted_at IS NULL THEN l.suffix_start
                     ELSE 9223372036854775807 END
@@ -272,8 +272,10 @@ DECLARE
     v_pruned integer;
 BEGIN
     WITH gone AS (
-        DELETE FROM batches AS b USING unreadable_batches(p_limit) AS dead
-            WHERE b.log_id = dead.log_id AND b.last_offset = dead.last_offset
+        -- Not by their keys: where statistics say that there is no batch, a join reads all of them
+        -- for each. One that split has marked meanwhile lies elsewhere, and is the next run's.
+        DELETE FROM batches AS b
+            WHERE b.ctid = ANY (ARRAY(SELECT dead.batch FROM unreadable_batches(p_limit) AS dead))
             RETURNING b.file_id
     ), lessened AS (
         INSERT INTO lessened_files (file_id) SELECT DISTINCT file_id FROM gone
