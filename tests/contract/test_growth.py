@@ -71,9 +71,10 @@ LOGS, SPLITS, EACH = 20, 100, 10
 """Logs, runs of each that split recorded, and batches of each run; a batch has one record."""
 SPLIT_BATCHES = f"""
     WITH recorded AS (
-        INSERT INTO split_files (file_id, token, status, log_id, base_offset, last_offset, byte_size,
-                batch_count, max_timestamp)
-            SELECT log * {SPLITS} + run, 1, 'live', log, run * {EACH}, run * {EACH} + {EACH} - 1, 1, {EACH}, 1
+        INSERT INTO split_files (file_id, token, status, log_id, base_offset, last_offset,
+                byte_size, batch_count, max_timestamp)
+            SELECT log * {SPLITS} + run, 1, 'live', log, run * {EACH}, (run + 1) * {EACH} - 1,
+                   1, {EACH}, 1
             FROM generate_series(1, {LOGS}) AS log, generate_series(0, {SPLITS} - 1) AS run
             RETURNING split_id, log_id, base_offset, file_id
     )

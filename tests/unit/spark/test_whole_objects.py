@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -104,6 +105,27 @@ def test_the_oldest_objects_go_when_the_bound_is_reached(tmp_path: Path) -> None
     assert sum(p.stat().st_size for p in tmp_path.iterdir()) <= 25
     assert objects.get(part("a", 0, 2)) == b"aa"
     assert store.asked[-1] == "a"
+
+
+def test_few_objects_need_a_look_at_all_that_are_kept_and_several_tasks_stay_within_the_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, scandir = list[str](), os.scandir
+
+    def counted(path: str) -> Iterator[os.DirEntry[str]]:
+        looks.append(path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", counted)
+    store = Store()
+    tasks = [WholeObjects(tmp_path, store.fetch, no_range, most_bytes=10_000) for _ in range(4)]
+    for n in range(400):
+        tasks[n % 4].get(part(f"{n:03}", 0, 1))
+        kept = [entry.stat().st_size for entry in scandir(tmp_path) if "." not in entry.name]
+        assert sum(kept) <= 10_000
+        if n < 100:
+            assert len(looks) <= 4 + n // 4, "there is room for more than is kept"
+    assert len(kept) > 300
 
 
 def test_a_fetch_that_fails_leaves_nothing_and_the_next_one_asks_again(tmp_path: Path) -> None:
