@@ -17,6 +17,8 @@ from tideline.object_store.byte_ranges import COALESCE_GAP, MAX_GET, ByteRange
 
 _REMEDY = "compare the object with a copy of it; nothing of it is tiered before it is right"
 
+_COMPARED = ("bytes", "records", "last offset delta", "control", "transactional", "max timestamp")
+
 
 class BatchMismatch(TidelineError):
     """Bytes of a WAL object are not the batch that Postgres has committed at that place."""
@@ -87,29 +89,33 @@ def check(piece: memoryview, batch: PlannedBatch, label: str) -> None:
 
     Raises :class:`BatchMismatch` that names the object, the place and what differs.
     """
-    where = f"{batch.object_key} [{batch.byte_offset}, {batch.byte_offset + batch.byte_size})"
     try:
         header = parse_at(piece, 0)
     except InvalidBatch as error:
-        raise BatchMismatch(f"{where}: {error}; {_REMEDY}") from error
-    records = 0 if header.is_empty else batch.last_offset - batch.base_offset + 1
-    expected: dict[str, tuple[object, object]] = {
-        "bytes": (header.size, batch.byte_size),
-        "records": (header.record_count, records),
-        "last offset delta": (header.last_offset_delta, batch.last_offset - batch.base_offset),
-        "control": (header.is_control, False),
-        "transactional": (header.is_transactional, False),
-    }
-    if batch.append_time is None:
-        expected["max timestamp"] = (header.max_timestamp, batch.max_timestamp)
-    for name, (found, wanted) in expected.items():
-        if found != wanted:
-            raise BatchMismatch(
-                f"{where}: {name} {found}, but offsets [{batch.base_offset}, {batch.last_offset}] "
-                f"of {label} were committed with {wanted}; {_REMEDY}"
-            )
+        raise BatchMismatch(f"{_where(batch)}: {error}; {_REMEDY}") from error
+    delta = batch.last_offset - batch.base_offset
+    kept_ms = header.max_timestamp if batch.append_time is not None else batch.max_timestamp
+    found = (
+        header.size, header.record_count, header.last_offset_delta, header.is_control,
+        header.is_transactional, header.max_timestamp,
+    )  # fmt: skip
+    wanted = (
+        batch.byte_size, 0 if header.is_empty else delta + 1, delta, False, False, kept_ms,
+    )  # fmt: skip
+    if found != wanted:
+        name, was, committed = next(
+            three for three in zip(_COMPARED, found, wanted, strict=True) if three[1] != three[2]
+        )
+        raise BatchMismatch(
+            f"{_where(batch)}: {name} {was}, but offsets [{batch.base_offset}, "
+            f"{batch.last_offset}] of {label} were committed with {committed}; {_REMEDY}"
+        )
     if not verify_crc(piece, header):
         raise BatchMismatch(
-            f"{where}, offsets [{batch.base_offset}, {batch.last_offset}] of {label}: the CRC does "
-            f"not match the batch; {_REMEDY}"
+            f"{_where(batch)}, offsets [{batch.base_offset}, {batch.last_offset}] of {label}: the "
+            f"CRC does not match the batch; {_REMEDY}"
         )
+
+
+def _where(batch: PlannedBatch) -> str:
+    return f"{batch.object_key} [{batch.byte_offset}, {batch.byte_offset + batch.byte_size})"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import crc32c
 from aiokafka.record.default_records import DefaultRecordBatch
@@ -57,8 +57,7 @@ class UnsupportedMagic(InvalidBatch):
     """A message of an old format (magic 0 or 1)."""
 
 
-@dataclass(frozen=True, slots=True)
-class BatchHeader:
+class BatchHeader(NamedTuple):
     """One batch's header and where it lies in its buffer. Offsets inclusive, timestamps in ms."""
 
     position: int
@@ -137,7 +136,7 @@ def parse_header(buffer: Buffer, position: int) -> BatchHeader:
         raise UnsupportedMagic(f"magic {buffer[position + _MAGIC_AT]} at byte {position}")
     if left < HEADER_BYTES:
         raise InvalidBatch(f"{left} bytes at byte {position} are shorter than a batch header")
-    header = BatchHeader(position, *_HEADER.unpack_from(buffer, position))
+    header = BatchHeader._make((position, *_HEADER.unpack_from(buffer, position)))
     if header.length < HEADER_BYTES - LOG_OVERHEAD:
         raise InvalidBatch(f"a batch at byte {position} says {header.size} bytes")
     return header

@@ -6,7 +6,7 @@ Kafka: ``ProduceRequest.validateRecords``, ``LogValidator``, ``UnifiedLog``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tideline.domain.request_handling import KafkaErrorCode
 from tideline.domain.topic_configs import CREATE_TIME, LOG_APPEND_TIME, TopicLimits
@@ -124,7 +124,7 @@ def validated(
     if summary.max_timestamp == header.max_timestamp:
         return ValidBatch(header, records)
     right = with_max_timestamp(records, summary.max_timestamp)
-    return ValidBatch(replace(header, max_timestamp=summary.max_timestamp), right)
+    return ValidBatch(header._replace(max_timestamp=summary.max_timestamp), right)
 
 
 def unpacked_bound(limits: TopicLimits) -> int:

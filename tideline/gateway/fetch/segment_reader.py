@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from tideline.control_plane.model import BatchCoordinates, SegmentCoordinates
@@ -220,7 +220,7 @@ class _Cursor:
             header = parse_header(await self._bytes(self._at, HEADER_BYTES), 0)
         except InvalidBatch as error:
             raise _unreadable(self._segment, f"byte {self._at}: {error}") from error
-        header = replace(header, position=self._at)
+        header = header._replace(position=self._at)
         self._check(header)
         self._indexed_end = None
         self._at, self._next = header.end, header.last_offset + 1
@@ -258,7 +258,7 @@ class _Cursor:
     async def body(self, header: BatchHeader) -> memoryview:
         """The whole batch that :meth:`next` has answered last, its CRC checked."""
         body = (await self._bytes(header.position, header.size))[: header.size]
-        if not verify_crc(body, replace(header, position=0)):
+        if not verify_crc(body, header._replace(position=0)):
             raise _unreadable(
                 self._segment, f"the batch at byte {header.position} is not its CRC's"
             )
