@@ -18,6 +18,8 @@ PART_BYTES = 8 * 1024 * 1024
 """What is smaller goes with one request. 2 GiB, the largest segment, are 256 parts."""
 LEAST_PART_BYTES = 5 * 1024 * 1024
 """S3 takes no smaller one, but as the last. What comes in one piece of this size goes as it is."""
+SENT_AS_IT_LIES = 32 * 1024
+"""What comes in smaller pieces is put together first."""
 PARTS_AT_ONCE = 2
 """Under way, beside the one that is being filled."""
 
@@ -36,6 +38,7 @@ class LogUpload:
         self._store, self._bucket, self._key = store, bucket, key
         self._part: list[Buffer] = []
         self._part_size = 0
+        self._small = bytearray()
         self._upload: str | None = None
         self._finished = False
         self._size = 0
@@ -62,7 +65,7 @@ class LogUpload:
     def write(self, some: Buffer) -> None:
         """Waits while enough is under way. Raises what the upload of an earlier part raised."""
         if self._upload is not None and not self._part and len(some) >= LEAST_PART_BYTES:
-            return self._send(some)
+            return self._send((some,))
         left = memoryview(some)
         while (lacks := PART_BYTES - self._part_size) <= len(left):
             # No longer than that: stores keep pieces of a size, and the rest would be one more.
@@ -73,25 +76,31 @@ class LogUpload:
 
     def _gather(self, some: Buffer) -> None:
         if some:
-            self._part.append(some)
             self._part_size += len(some)
+            if len(some) >= SENT_AS_IT_LIES:
+                self._part.append(some)
+            elif self._part and self._part[-1] is self._small:
+                self._small += some
+            else:
+                self._small = bytearray(some)
+                self._part.append(self._small)
 
-    def _gathered(self) -> bytes:
-        body = b"".join(self._part)
+    def _gathered(self) -> tuple[Buffer, ...]:
+        body = tuple(self._part)
         self._part, self._part_size = [], 0
         return body
 
-    def _send(self, body: Buffer) -> None:
+    def _send(self, body: tuple[Buffer, ...]) -> None:
         if self._upload is None:
             self._upload = retry(lambda: self._store.begin_parts(self._bucket, self._key))
             self.requests += 1
         while len(self._under_way) >= PARTS_AT_ONCE:
             self._tags.append(self._under_way.popleft().result())
-        self._size += len(body)
+        self._size += sum(map(len, body))
         number = len(self._tags) + len(self._under_way) + 1
         self._under_way.append(self._pool.submit(self._put, self._upload, number, body))
 
-    def _put(self, upload: str, number: int, body: Buffer) -> str:
+    def _put(self, upload: str, number: int, body: tuple[Buffer, ...]) -> str:
         tag = retry(lambda: self._store.put_part(self._bucket, self._key, upload, number, body))
         self.requests += 1
         return tag
@@ -106,7 +115,7 @@ class LogUpload:
                 "not uploaded; report it"
             )
         if self._upload is None:
-            body = self._gathered()
+            body = b"".join(self._gathered())
             retry(lambda: self._store.put(self._bucket, self._key, body))
         else:
             if self._part:

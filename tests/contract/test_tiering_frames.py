@@ -26,13 +26,13 @@ from tideline.control_plane.catalog_writer import CatalogWriter
 from tideline.control_plane.cataloged_jobs import CatalogedJobs
 from tideline.domain.catalog import MergedSegment, decode
 from tideline.errors import ExitCode
-from tideline.kafka.batches import Buffer
 from tideline.object_store.client import (
     ObjectEntry,
     ObjectExists,
     ObjectMissing,
     ObjectStoreUnavailable,
 )
+from tideline.object_store.signature import Body, pieces
 from tideline.settings import JobsSettings
 
 
@@ -69,8 +69,8 @@ class DirectoryStore:
         upload.mkdir(parents=True)
         return upload.name
 
-    def put_part(self, bucket: str, key: str, upload: str, number: int, body: Buffer) -> str:
-        (self.root / bucket / upload / f"{number:05d}").write_bytes(body)
+    def put_part(self, bucket: str, key: str, upload: str, number: int, body: Body) -> str:
+        (self.root / bucket / upload / f"{number:05d}").write_bytes(b"".join(pieces(body)))
         return str(number)
 
     def complete_parts(self, bucket: str, key: str, upload: str, tags: Sequence[str]) -> None:

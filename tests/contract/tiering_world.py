@@ -23,13 +23,14 @@ from tideline.control_plane.jobs import JobsControlPlane
 from tideline.control_plane.model import BatchToCommit, CommitError
 from tideline.control_plane.tiering_model import MergeCandidate
 from tideline.domain.ids import TopicIdPartition
-from tideline.kafka.batches import Buffer, iter_batches, patch
+from tideline.kafka.batches import iter_batches, patch
 from tideline.object_store.client import (
     ObjectMissing,
     ObjectStoreRefused,
     ObjectTooShort,
     ObjectTruncated,
 )
+from tideline.object_store.signature import Body, pieces, size
 from tideline.settings import JobsSettings
 
 DISKLESS, TIERED, PREFIX = "diskless", "tiered", "in/"
@@ -72,9 +73,9 @@ class MemoryStore:
         self.parts[upload := f"upload-{next(self._uploads)}"] = {}
         return upload
 
-    def put_part(self, bucket: str, key: str, upload: str, number: int, body: Buffer) -> str:
-        self.parts[upload][number] = bytes(body)
-        return f"{number}-{len(body)}"
+    def put_part(self, bucket: str, key: str, upload: str, number: int, body: Body) -> str:
+        self.parts[upload][number] = b"".join(pieces(body))
+        return f"{number}-{size(body)}"
 
     def complete_parts(self, bucket: str, key: str, upload: str, tags: Sequence[str]) -> None:
         if upload not in self.parts:

@@ -25,7 +25,7 @@ from tideline.errors import TidelineError, UnreachableError
 from tideline.object_store.direct import DirectCalls, LeftToBoto3
 from tideline.object_store.listing import Asked, Page
 from tideline.object_store.listing import ObjectEntry as ObjectEntry
-from tideline.object_store.signature import Body
+from tideline.object_store.signature import Body, pieces, size
 from tideline.settings import ObjectStoreSettings
 
 if TYPE_CHECKING:
@@ -280,13 +280,17 @@ class ObjectStoreClient:
     def put_part(self, bucket: str, key: str, upload: str, number: int, body: Body) -> str:
         """Write part ``number`` (from 1 on; at least 5 MiB, but for the last) and return its tag.
         Over what is there: it may be repeated."""
-        where = f"bucket {bucket}: part {number} of {key} ({len(body)} bytes)"
+        where = f"bucket {bucket}: part {number} of {key} ({size(body)} bytes)"
         return self._call(where, lambda: self._put_part(bucket, key, upload, number, body))
 
     def _put_part(self, bucket: str, key: str, upload: str, number: int, body: Body) -> str:
         def by_boto3() -> str:
             answer = self._client.upload_part(
-                Bucket=bucket, Key=key, UploadId=upload, PartNumber=number, Body=bytes(body)
+                Bucket=bucket,
+                Key=key,
+                UploadId=upload,
+                PartNumber=number,
+                Body=b"".join(pieces(body)),
             )
             return answer["ETag"]
 

@@ -30,7 +30,7 @@ from botocore.exceptions import (
     SSLError,
 )
 
-from tideline.object_store.signature import Body
+from tideline.object_store.signature import Body, Piece, pieces, size
 
 MAX_LINE = 65_536
 """bytes"""
@@ -190,19 +190,20 @@ class Connection:
             raise HTTPClientError(error=error) from error
 
     def _send(self, head: bytes, body: Body) -> None:
-        deadline = time.monotonic() + self._read_timeout_s * (1 + len(body) // SLOWEST)
+        left = size(body)
+        deadline = time.monotonic() + self._read_timeout_s * (1 + left // SLOWEST)
         self._sent_whole = False
         try:
-            if len(body) <= _SENT_TOGETHER:
-                self._send_all(head + bytes(body), deadline)
+            if left <= _SENT_TOGETHER:
+                self._send_all(b"".join((head, *pieces(body))), deadline)
             else:
-                self._send_all(head, deadline)
-                self._send_all(body, deadline)
+                for piece in (head, *pieces(body)):
+                    self._send_all(piece, deadline)
         except (BrokenPipeError, ConnectionResetError):
             return  # the server may have said why before it ended the connection
         self._sent_whole = True
 
-    def _send_all(self, data: Body, deadline: float) -> None:
+    def _send_all(self, data: Piece, deadline: float) -> None:
         # The timeout of sendall() is for all of it whatever its size, and under TLS for 16 KiB.
         left = memoryview(data)
         while left:

@@ -37,7 +37,7 @@ from botocore.utils import get_environ_proxies
 
 from tideline.object_store.connections import Connection, Connections, Head, Server
 from tideline.object_store.listing import MAX_PAGE, Asked, Page, page_of
-from tideline.object_store.signature import Body, Signer, escaped
+from tideline.object_store.signature import Body, Signer, escaped, size
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
@@ -320,7 +320,7 @@ class DirectCalls:
         lines += [f"{name}: {value}" for name, value in headers.items()]
         lines += ["accept-encoding: identity", f"user-agent: {where.agent}"]
         if method == "PUT":
-            lines.append(f"content-length: {len(body)}")
+            lines.append(f"content-length: {size(body)}")
         return "\r\n".join([*lines, "", ""]).encode("latin-1")
 
     def reached_at_once(self, bucket: str) -> Bucket | None:

@@ -15,8 +15,10 @@ from collections.abc import Mapping
 from typing import Protocol, TypeAlias
 from urllib.parse import quote
 
-Body: TypeAlias = bytes | bytearray | memoryview
-"""Of a call; a ``memoryview`` of bytes."""
+Piece: TypeAlias = bytes | bytearray | memoryview
+"""A ``memoryview`` of bytes."""
+Body: TypeAlias = Piece | tuple[Piece, ...]
+"""Of a call; what lies in pieces is sent as it lies."""
 _ALGORITHM = "AWS4-HMAC-SHA256"
 
 
@@ -31,6 +33,15 @@ class Keys(Protocol):
 
     @property
     def token(self) -> str | None: ...
+
+
+def pieces(body: Body) -> tuple[Piece, ...]:
+    return body if isinstance(body, tuple) else (body,)
+
+
+def size(body: Body) -> int:
+    """In bytes."""
+    return sum(map(len, pieces(body)))
 
 
 def escaped(key: str) -> str:
@@ -60,7 +71,10 @@ class Signer:
         ``path`` and ``query`` are escaped, the latter in the order of its names; ``now_s`` since
         the epoch."""
         moment = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now_s))
-        digest = hashlib.sha256(body).hexdigest()
+        of_body = hashlib.sha256()
+        for piece in pieces(body):
+            of_body.update(piece)
+        digest = of_body.hexdigest()
         headers = {**signed, "x-amz-content-sha256": digest, "x-amz-date": moment}
         if keys.token:
             headers["x-amz-security-token"] = keys.token

@@ -138,6 +138,22 @@ def test_a_part_is_asked_for_by_its_number_and_upload_and_its_tag_comes_back(
     assert parse_qs(query) == {"partNumber": ["3"], "uploadId": [upload]}
 
 
+@pytest.mark.parametrize("length", [2, 40_000])
+def test_a_part_that_lies_in_pieces_goes_out_as_one_that_does_not(
+    s3: ScriptedServer, connected: Connect, monkeypatch: pytest.MonkeyPatch, length: int
+) -> None:
+    monkeypatch.setattr("time.time", lambda: 1_700_000_000.0)
+    pieces = (b"a" * length, bytearray(b"b" * length), memoryview(b"-cc-")[1:3], b"")
+    client = connected(s3.url)
+    s3.plays([answer(200, b"", 'ETag: "t"')])
+    for body in (pieces, b"".join(pieces)):
+        assert client.put_part("wal", "k", "u", 1, body) == '"t"'
+    lying, whole = s3.calls
+    assert lying.body == whole.body == b"a" * length + b"b" * length + b"cc"
+    for name in ("content-length", "x-amz-content-sha256"):
+        assert lying.headers[name] == whole.headers[name]
+
+
 def test_a_part_without_a_tag_is_not_known_to_be_stored(s3: ScriptedServer) -> None:
     s3.plays(PUT_OK)
     client = ObjectStoreClient(settings(s3.url), bounds=ONCE)

@@ -9,8 +9,8 @@ import pytest
 from spark.tiering import log_upload
 from spark.tiering.log_upload import LogUpload, WrongLength
 from tests.contract.tiering_world import TIERED, MemoryStore
-from tideline.kafka.batches import Buffer
 from tideline.object_store.client import ObjectStoreRefused, ObjectStoreUnavailable
+from tideline.object_store.signature import Body, pieces
 
 KEY = "t/0.log"
 
@@ -51,6 +51,23 @@ def test_what_comes_in_pieces_of_a_parts_size_is_not_gathered(
     pieces = [b"a" * 7, b"b" * 7, b"c" * 6, b"d" * 5, b"e" * 6, b"f" * 6]
     assert upload(store, *pieces) == 2 + 4, "two together, one, two together, one"
     assert store.get(TIERED, KEY) == b"".join(pieces)
+
+
+def test_small_pieces_are_put_together_and_others_are_sent_as_they_lie(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(log_upload, "SENT_AS_IT_LIES", 3)
+    sent = list[Body]()
+
+    class Watched(MemoryStore):
+        def put_part(self, bucket: str, key: str, upload: str, number: int, body: Body) -> str:
+            sent.append(tuple(map(bytes, pieces(body))))
+            return super().put_part(bucket, key, upload, number, body)
+
+    store = Watched()
+    upload(store, b"a", b"b", b"cdef", b"g", b"h", b"i", b"jk", b"l", b"m")
+    assert sent == [(b"ab", b"cdef", b"ghij"), (b"klm",)]
+    assert store.get(TIERED, KEY) == b"abcdefghijklm"
 
 
 def test_one_that_is_not_finished_leaves_nothing() -> None:
@@ -118,7 +135,7 @@ def test_a_log_of_another_length_than_its_segment_has_never_appears(
 
 
 class Broken(MemoryStore):
-    def put_part(self, bucket: str, key: str, upload: str, number: int, body: Buffer) -> str:
+    def put_part(self, bucket: str, key: str, upload: str, number: int, body: Body) -> str:
         if number == 2:
             raise ObjectStoreRefused("no")
         return super().put_part(bucket, key, upload, number, body)
