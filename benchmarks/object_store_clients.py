@@ -26,7 +26,7 @@ from typing import Any
 
 from benchmarks.beside import spread
 from benchmarks.s3_alone import s3_alone
-from tideline.object_store import S3ObjectStore
+from tideline.object_store.async_store import S3ObjectStore
 from tideline.object_store.client import JOB, ObjectStoreClient
 from tideline.settings import ObjectStoreSettings
 from tideline.stack.parts.kafka import new_cluster_id

@@ -31,6 +31,8 @@ IMPORTED = (
     "spark.common.stores",
     "spark.coverage.frames",
     "tideline.control_plane.cataloged_jobs",
+    "tideline.object_store.direct",
+    "boto3.s3.transfer",
 )
 """And with them pyarrow and the clients of Kafka, of the object store and of Postgres; and all that
 judges coverage, at the time that :data:`spark.common.code.DIGEST` is of."""

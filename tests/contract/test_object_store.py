@@ -9,7 +9,7 @@ from itertools import count
 import pytest
 
 from benchmarks.s3_alone import s3_alone
-from tideline.object_store import S3ObjectStore
+from tideline.object_store.async_store import S3ObjectStore
 from tideline.object_store.client import (
     GATEWAY,
     ObjectExists,

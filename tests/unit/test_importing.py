@@ -48,3 +48,14 @@ def test_what_a_command_is_made_of_is_not_collected() -> None:
     assert int(frozen) > 100_000
     assert int(looked_at) < 10_000
     assert collects == "True"
+
+
+def test_what_commands_open_does_not_load_boto3() -> None:
+    """A fifth of a second, for a record that most commands do not write."""
+    asked = (
+        "import sys\n"
+        "import tideline.migration.connections, tideline.migration.overview\n"
+        "print(sorted({'boto3', 'botocore', 's3transfer'} & set(sys.modules)))"
+    )
+    told = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == "[]"

@@ -79,8 +79,9 @@ class CatalogWriter:
             ) from error
 
 
-def writer_of(settings: ObjectStoreSettings, bounds: CallBounds) -> CatalogWriter:
-    """Connects at once: the first record may be written while producers wait."""
+def writer_of(settings: ObjectStoreSettings, bounds: CallBounds, *, at_once: bool) -> CatalogWriter:
+    """``at_once``: its client is made now, which takes a moment, and not at the first record."""
     store = ObjectStoreClient(settings, bounds=bounds)
-    store.connect()
+    if at_once:
+        store.connect()
     return CatalogWriter(store, settings.s3_bucket, settings.diskless_prefix)

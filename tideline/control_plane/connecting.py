@@ -24,11 +24,15 @@ async def connect(
     application_name: str,
     in_lanes: bool = False,
     history: HistoryWatch | None = None,
+    at_once: bool = False,
 ) -> AsyncIterator[ControlPlane]:
     """The control plane at ``settings``. Does not fail while Postgres is down: the operations do,
     until it answers. ``in_lanes``: lease, commits, confirmations and reads have connections of
     their own, as a gateway needs it. ``history``: every connection is compared with what it has
     seen, and calls raise :class:`tideline.domain.history.WrongHistory` while none agrees.
+
+    ``at_once``: what writes the catalog is made now, as it is to be where producers wait for the
+    first record.
 
     The settings of every process have an object store, and its catalog is kept with each call that
     creates a fact. Without one the calls are Postgres' alone.
@@ -39,7 +43,7 @@ async def connect(
         plane: ControlPlane = PostgresControlPlane(pool)
         if isinstance(settings, ObjectStoreSettings):
             bounds = GATEWAY if in_lanes else WORKER
-            writer = await asyncio.to_thread(writer_of, settings, bounds)
+            writer = await asyncio.to_thread(writer_of, settings, bounds, at_once=at_once)
             plane = cast(ControlPlane, CatalogedControlPlane(plane, writer))
         yield plane
     finally:

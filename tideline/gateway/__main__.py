@@ -33,7 +33,7 @@ from tideline.kafka.client import KafkaCluster
 from tideline.kafka.native_look import why_python
 from tideline.kafka.security import KafkaSecurity
 from tideline.kafka.wire import library
-from tideline.object_store import S3ObjectStore
+from tideline.object_store.async_store import S3ObjectStore
 from tideline.object_store.client import GATEWAY, ObjectStoreClient
 from tideline.observability import configure_logging
 from tideline.ownership import establish
@@ -74,6 +74,7 @@ async def _serve(
             application_name=f"tideline-gateway-{settings.gateway_id}",
             in_lanes=True,
             history=history,
+            at_once=True,
         ) as plane,
         S3ObjectStore(settings) as store,
         KafkaCluster(

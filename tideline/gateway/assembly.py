@@ -64,7 +64,7 @@ from tideline.gateway.tracking.view import TrackingView
 from tideline.gateway.transactions import OpenTransactions, TransactionsHandler
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.topic_identity import TopicIdentity
-from tideline.object_store import ObjectStore
+from tideline.object_store.async_store import ObjectStore
 from tideline.settings import GatewaySettings
 
 UPLOAD_SHARE = 0.7

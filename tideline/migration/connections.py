@@ -265,16 +265,19 @@ async def open_services(
     settings: WorkerSettings,
     temporal: Client | None = None,
     history: HistoryWatch | None = None,
+    *,
+    at_once: bool = False,
 ) -> AsyncIterator[WorkerServices]:
     """Connect to Postgres and Kafka, and start the watches; stops and closes all at the end.
-    ``history``: every connection to Postgres is compared with what was seen in it.
+    ``history``: every connection to Postgres is compared with what was seen in it. ``at_once``: as
+    of :func:`tideline.control_plane.connect`.
 
     Raises an :class:`UnreachableError` that names the part that does not answer.
     """
     async with AsyncExitStack() as stack:
         control_plane = await stack.enter_async_context(
             control_plane_package.connect(
-                settings, application_name="tideline-worker", history=history
+                settings, application_name="tideline-worker", history=history, at_once=at_once
             )
         )
         cluster = await stack.enter_async_context(KafkaCluster.of(settings, "tideline-worker"))

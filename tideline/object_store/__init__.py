@@ -1,6 +1,5 @@
 """Where WAL objects lie."""
 
-from tideline.object_store.async_store import ObjectStore, S3ObjectStore
 from tideline.object_store.client import (
     ObjectExists,
     ObjectMissing,
@@ -12,9 +11,7 @@ from tideline.object_store.client import (
 __all__ = [
     "ObjectExists",
     "ObjectMissing",
-    "ObjectStore",
     "ObjectStoreRefused",
     "ObjectStoreUnavailable",
     "ObjectTruncated",
-    "S3ObjectStore",
 ]

@@ -1,5 +1,8 @@
 """S3: one client for every process, synchronous, and one way to read its errors.
 
+boto3 and what goes with it, a fifth of a second of a core, are loaded by the first call: most
+commands make none.
+
 Every call ends within a bound; a store that is away is :class:`ObjectStoreUnavailable`, never an
 empty listing.
 """
@@ -14,22 +17,17 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import boto3
-from boto3.exceptions import Boto3Error
-from boto3.s3.transfer import TransferConfig
-from botocore.config import Config
-from botocore.credentials import Credentials
-from botocore.exceptions import BotoCoreError, ClientError, ResponseStreamingError
-
 from tideline.errors import TidelineError, UnreachableError
-from tideline.object_store.direct import DirectCalls, LeftToBoto3
 from tideline.object_store.listing import Asked, Page
 from tideline.object_store.listing import ObjectEntry as ObjectEntry
 from tideline.object_store.signature import Body, pieces, size
 from tideline.settings import ObjectStoreSettings
 
 if TYPE_CHECKING:
+    from botocore.credentials import Credentials
     from mypy_boto3_s3.client import S3Client
+
+    from tideline.object_store.direct import DirectCalls
 
 CONNECTIONS = 16
 DELETE_AT_ONCE = 1_000
@@ -116,6 +114,9 @@ class ObjectStoreClient:
 
     @cached_property
     def _client(self) -> S3Client:
+        import boto3
+        from botocore.config import Config
+
         settings, bounds = self._settings, self._bounds
         access, secret = settings.s3_access_key, settings.s3_secret_key
         with _MAKING:
@@ -146,6 +147,11 @@ class ObjectStoreClient:
 
     @cached_property
     def _direct(self) -> DirectCalls | None:
+        import boto3
+        from botocore.credentials import Credentials
+
+        from tideline.object_store.direct import DirectCalls
+
         client, settings, bounds = self._client, self._settings, self._bounds
         access, secret = settings.s3_access_key, settings.s3_secret_key
         credentials: Credentials | None = None
@@ -180,6 +186,8 @@ class ObjectStoreClient:
     def _made(self, directly: Callable[[DirectCalls], T], by_boto3: Callable[[], T]) -> T:
         """A call: directly where it can be, else by boto3."""
         if (direct := self._direct) is not None:
+            from tideline.object_store.direct import LeftToBoto3
+
             with suppress(LeftToBoto3):
                 return directly(direct)
         return by_boto3()
@@ -223,6 +231,8 @@ class ObjectStoreClient:
         found = self._client.list_objects_v2(Bucket=bucket, Prefix=asked.prefix, **options)
         further = found.get("NextContinuationToken") if found.get("IsTruncated") else None
         if found.get("IsTruncated") and further in (None, asked.token):
+            from botocore.exceptions import ResponseStreamingError
+
             raise ResponseStreamingError(error="there is more, but not how to go on")
         return Page(
             [
@@ -325,6 +335,8 @@ class ObjectStoreClient:
     def copy(self, bucket: str, key: str, to_bucket: str, to_key: str) -> None:
         """Copy within the store, over what is there; no byte comes here. In parts when the object
         is large. Also raises :class:`ObjectMissing`."""
+        from boto3.s3.transfer import TransferConfig
+
         config = TransferConfig(max_concurrency=min(4, self._connections))
         self._call(
             f"bucket {bucket}: copy {key} to {to_key} of bucket {to_bucket}",
@@ -362,11 +374,17 @@ class ObjectStoreClient:
     def _call(self, where: str, call: Callable[[], T]) -> T:
         try:
             return call()
-        except Boto3Error as error:
-            cause = error.__context__
-            raise translated(cause if isinstance(cause, ClientError) else error, where) from error
-        except (BotoCoreError, ClientError, OSError) as error:
+        except Exception as error:
+            if not _of_the_store(error):
+                raise
             raise translated(error, where) from error
+
+
+def _of_the_store(error: Exception) -> bool:
+    from boto3.exceptions import Boto3Error
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    return isinstance(error, Boto3Error | BotoCoreError | ClientError | OSError)
 
 
 def put_of(bucket: str, key: str, body: bytes) -> str:
@@ -397,6 +415,11 @@ def whole(where: str, size: int | None, body: bytes, told: int) -> bytes:
 
 def translated(error: Exception, where: str) -> ObjectStoreUnavailable | ObjectStoreRefused:
     """An error of boto3 as one of ours. ``where`` says bucket, call and key."""
+    from boto3.exceptions import Boto3Error
+    from botocore.exceptions import ClientError
+
+    if isinstance(error, Boto3Error) and isinstance(error.__context__, ClientError):
+        error = error.__context__
     if not isinstance(error, ClientError):
         return ObjectStoreUnavailable(f"{where}: {error}")
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)

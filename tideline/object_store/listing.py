@@ -13,9 +13,6 @@ from datetime import datetime
 from urllib.parse import quote, unquote_plus
 from xml.etree import ElementTree
 
-from botocore.exceptions import ResponseStreamingError
-from botocore.utils import parse_timestamp
-
 MAX_PAGE = 32 * 1024 * 1024
 """bytes; a thousand of the longest keys, each byte escaped, are a ninth of it"""
 
@@ -72,6 +69,8 @@ def page_of(body: bytes, asked: Asked) -> Page:
             raise ValueError(f"the answer is a {_plain(root.tag)}")
         return _page(root, asked)
     except (ElementTree.ParseError, KeyError, ValueError) as error:
+        from botocore.exceptions import ResponseStreamingError
+
         raise ResponseStreamingError(error=f"no listing: {error!r}") from error
 
 
@@ -119,6 +118,8 @@ def _time(text: str) -> datetime:
             return datetime.fromisoformat(text)
         except ValueError:
             pass
+    from botocore.utils import parse_timestamp
+
     found: datetime = parse_timestamp(text)
     return found
 

@@ -105,7 +105,8 @@ async def _start(settings: WorkerSettings, health: Health, stack: AsyncExitStack
     await retry_at_start(health, lambda: temporal.register_search_attributes(client))
     history, store = HistoryWatch(), ObjectStoreClient(settings, bounds=WORKER)
     services = await retry_at_start(
-        health, lambda: stack.enter_async_context(open_services(settings, client, history))
+        health,
+        lambda: stack.enter_async_context(open_services(settings, client, history, at_once=True)),
     )
     plane, cluster = services.control_plane, services.cluster
     await retry_at_start(

@@ -31,8 +31,6 @@ class FakeS3:
         time.sleep(0.01)
         return self
 
-    DEFAULT_SESSION = None
-
     def list_objects_v2(self, **_: object) -> dict[str, Any]:
         return {"Contents": [{"Key": "k", "Size": 3, "LastModified": MODIFIED}]}
 
@@ -40,7 +38,8 @@ class FakeS3:
 @pytest.fixture
 def s3(monkeypatch: pytest.MonkeyPatch) -> FakeS3:
     fake = FakeS3()
-    monkeypatch.setattr("tideline.object_store.client.boto3", fake)
+    monkeypatch.setattr("boto3.client", fake.client)
+    monkeypatch.setattr("boto3.DEFAULT_SESSION", None)
     return fake
 
 

@@ -29,8 +29,8 @@ from tideline.object_store import (
     ObjectStoreRefused,
     ObjectStoreUnavailable,
     ObjectTruncated,
-    S3ObjectStore,
 )
+from tideline.object_store.async_store import S3ObjectStore
 from tideline.object_store.client import CallBounds
 from tideline.object_store.loop_calls import SMALL_GET, SMALL_PUT, unchunked
 from tideline.stack.certificates import Authority

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from tideline.background import spawn
 from tideline.gateway.metrics import CACHE_BYTES
 from tideline.gateway.room import Room
-from tideline.object_store import ObjectStore
+from tideline.object_store.async_store import ObjectStore
 from tideline.object_store.byte_ranges import ByteRange
 
 PARALLEL_GETS = 8

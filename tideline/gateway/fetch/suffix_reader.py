@@ -41,7 +41,8 @@ from tideline.kafka.batches import (
     largest,
     largest_record,
 )
-from tideline.object_store import ObjectMissing, ObjectStore, ObjectStoreUnavailable
+from tideline.object_store import ObjectMissing, ObjectStoreUnavailable
+from tideline.object_store.async_store import ObjectStore
 
 log = structlog.get_logger()
 SEARCH_PATIENCE_S = 10.0

@@ -56,7 +56,8 @@ from tideline.gateway.produce.object_keys import ObjectKeys
 from tideline.gateway.produce.teller import Teller
 from tideline.gateway.room import Room
 from tideline.gateway.tracking.lease import Lease
-from tideline.object_store import ObjectStore, ObjectStoreUnavailable
+from tideline.object_store import ObjectStoreUnavailable
+from tideline.object_store.async_store import ObjectStore
 from tideline.retries import retried
 
 log = structlog.get_logger()
