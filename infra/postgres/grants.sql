@@ -56,7 +56,7 @@ GRANT EXECUTE ON FUNCTION
     report_orphans, unknown_objects, claim_orphans, forget_orphans, preview_garbage,
     begin_gc_run, measure_garbage, judge_gc_run, end_gc_run, allow_gc_run,
     adopt_gc_runs, confirm_coverage, record_coverages, coverage_looks,
-    note_job_begun, note_job_ended,
+    note_job_begun, note_job_ended, refresh_statistics,
     pin_reads, unpin_reads, list_read_pins, topic_log_ids, table_suffix, record_verify_verdict,
     log_id_range, file_id_range, tiering_partitions, tiering_batches, tiering_segments,
     tiering_wal_files, oldest_unsplit, split_work, estimate_batch_rows

@@ -1,5 +1,6 @@
 """What every job does before it changes anything: Kafka, Postgres and both buckets must belong to
-one installation, and Postgres must not be behind what the fleet has seen."""
+one installation, and Postgres must not be behind what the fleet has seen. Its planner must not take
+tables for empty that were so a minute ago."""
 
 from __future__ import annotations
 
@@ -26,6 +27,7 @@ def must_own(job: Job) -> None:
     cluster_id = asyncio.run(_cluster_id(job.settings))
     with connect_jobs(job.settings, application_name=APPLICATION) as plane:
         job.settings = job.settings.having_seen(job_must_own(plane, job.settings, cluster_id))
+        plane.refresh_statistics()
 
 
 async def _cluster_id(settings: JobsSettings) -> str:

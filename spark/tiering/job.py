@@ -141,6 +141,8 @@ def take_over(job: Job, plane: JobsControlPlane) -> UUID:
     if left := plane.release_claims(worker):
         job.progress(f"took {left} claims over from a run that ended")
     plane.take_tiering_work(worker)
+    # What split has recorded is new to merge.
+    plane.refresh_statistics()
     return worker
 
 

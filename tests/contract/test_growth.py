@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from tests.contract.conftest import Database
+from tests.contract.tiering import jobs
 
 PRODUCERS = """
     INSERT INTO producer_state (log_id, producer_id, producer_epoch, base_sequences,
@@ -158,6 +159,27 @@ def test_a_dry_run_of_gc_looks_at_the_batches_of_the_files_that_it_names(
     dead = f"SELECT count(*) FROM preview_garbage(0, 0, {LOGS * SPLITS * EACH})"
     assert count(split_again, dead) == SPLITS // 2
     assert count(split_again, READ_OF_BATCHES) - before <= 5 * LOGS * SPLITS * EACH
+
+
+def test_what_a_job_finds_grown_is_looked_at_before_it_begins(database: Database) -> None:
+    """Autovacuum has looked at it when it was empty, and comes by again in a minute or so."""
+    known = "SELECT reltuples::int FROM pg_class WHERE oid = 'batches'::regclass"
+    with psycopg.connect(database.dsn, autocommit=True) as connection, jobs(database) as plane:
+        connection.execute("SET search_path = tideline")
+        connection.execute("ALTER TABLE batches SET (autovacuum_enabled = off)")
+        try:
+            connection.execute(SPLIT_BATCHES)
+            connection.execute("DELETE FROM batches")
+            connection.execute("VACUUM ANALYZE batches")
+            assert count(connection, known) == 0
+            connection.execute(SPLIT_BATCHES)
+            connection.execute("SELECT pg_stat_force_next_flush()")
+            assert "batches" in plane.refresh_statistics()
+            assert count(connection, known) == LOGS * SPLITS * EACH
+            assert "batches" not in plane.refresh_statistics(), "once is enough"
+        finally:
+            connection.execute("TRUNCATE batches, split_files")
+            connection.execute("ALTER TABLE batches RESET (autovacuum_enabled)")
 
 
 def test_idle_producers_are_found_without_reading_those_that_are_not(

@@ -49,6 +49,7 @@ STEPS = (
     "adopt_gc_runs",
     "confirm_coverage",
     "record_coverages",
+    "refresh_statistics",
     "note_job_begun",
     "note_job_ended",
     "pin_reads",

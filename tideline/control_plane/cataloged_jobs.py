@@ -28,6 +28,7 @@ _READS = "only reads"
 _WORK = "work that is begun anew"
 _SPLITS = "the WAL object is there until its records are merged, and has the same records"
 _UPKEEP = "removes what nobody can read: the start that made it so is told"
+_UPKEEP_OF_PLANS = "how the planner sees tables"
 _COUNTS = "counters, failures and orders of operators"
 
 NO_FACT: Mapping[str, str] = MappingProxyType(
@@ -59,6 +60,7 @@ NO_FACT: Mapping[str, str] = MappingProxyType(
         "request_tiering": _COUNTS,
         "add_tiering_totals": _COUNTS,
         "tiering_totals": _READS,
+        "refresh_statistics": _UPKEEP_OF_PLANS,
         "note_job_begun": _COUNTS,
         "note_job_ended": _COUNTS,
         "known_jobs": _READS,
