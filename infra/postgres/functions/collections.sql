@@ -34,12 +34,15 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
     SELECT 'wal', 'empty', count(*), coalesce(sum(f.size), 0)::bigint FROM wal_files AS f
         WHERE f.unreferenced_at <= (SELECT collection_horizon(p_grace_ms))
     UNION ALL
+    -- Each is looked up by itself: where statistics say that there is no segment, a join reads all of
+    -- them for each object.
     SELECT d.kind, d.reason, count(*),
-           coalesce(sum(s.byte_size), 0)::bigint
-               + coalesce(sum(m.size_bytes) FILTER (WHERE d.object_key LIKE '%.log'), 0)::bigint
+           coalesce(sum(CASE WHEN d.kind = 'split' THEN (SELECT s.byte_size FROM split_files AS s
+               WHERE s.object_key = d.object_key) END), 0)::bigint
+               + coalesce(sum((SELECT m.size_bytes FROM merged_segments AS m
+                   WHERE m.segment_id = d.segment_id))
+                   FILTER (WHERE d.object_key LIKE '%.log'), 0)::bigint
         FROM due_objects(p_grace_ms, p_orphan_grace_ms) AS d
-        LEFT JOIN split_files AS s ON d.kind = 'split' AND s.object_key = d.object_key
-        LEFT JOIN merged_segments AS m USING (segment_id)
         GROUP BY d.kind, d.reason
     UNION ALL
     SELECT 'orphan', 'unknown', count(*), coalesce(sum(o.size), 0)::bigint
@@ -175,8 +178,8 @@ BEGIN
                 WHERE b.file_id = f.file_id AND b.last_offset >= (SELECT l.suffix_start
                     FROM logs AS l WHERE l.log_id = b.log_id AND l.deleted_at IS NULL)
                 LIMIT 1) IS NULL
-            AND NOT EXISTS (SELECT FROM wal_files AS told
-                WHERE told.carried_by = f.file_id AND told.unreferenced_at IS NULL)
+            AND (SELECT told.file_id FROM wal_files AS told WHERE told.carried_by = f.file_id
+                AND told.unreferenced_at IS NULL LIMIT 1) IS NULL
         ORDER BY f.file_id LIMIT p_limit;
     RETURN QUERY
     SELECT d.object_key, d.bucket, d.kind, d.reason, EXISTS (SELECT

@@ -28,8 +28,8 @@ CREATE FUNCTION judge_lessened_files(p_limit integer) RETURNS integer
 LANGUAGE sql AS $$
     WITH noted AS (
         -- An array is made once. Where statistics say that there is no note, which they mostly do, a
-        -- subquery would be asked again for each. And each file is looked up by itself: where they
-        -- say that there is no batch, a join reads all of them for each.
+        -- subquery would be asked again for each. And each file is looked up by itself, and so is
+        -- what it tells: where they say that there is no batch, or no file, a join reads all for each.
         DELETE FROM lessened_files WHERE note_id = ANY (ARRAY(SELECT note_id FROM lessened_files
             ORDER BY note_id LIMIT p_limit FOR UPDATE SKIP LOCKED))
             RETURNING file_id
@@ -38,8 +38,8 @@ LANGUAGE sql AS $$
             WHERE f.file_id IN (SELECT file_id FROM noted)
                 AND f.status = 'committed' AND f.unreferenced_at IS NULL
                 AND (SELECT b.file_id FROM batches AS b WHERE b.file_id = f.file_id LIMIT 1) IS NULL
-                AND NOT EXISTS (SELECT FROM wal_files AS told
-                    WHERE told.carried_by = f.file_id AND told.unreferenced_at IS NULL)
+                AND (SELECT told.file_id FROM wal_files AS told WHERE told.carried_by = f.file_id
+                    AND told.unreferenced_at IS NULL LIMIT 1) IS NULL
             RETURNING f.carried_by
     ), freed AS (
         INSERT INTO lessened_files (file_id)
@@ -85,13 +85,15 @@ END
 $$;
 
 -- Ends recorded runs. One that has an object of its own, as an earlier version made them, is marked for
--- deletion; one that has none is forgotten.
+-- deletion; one that has none is forgotten. "|| ''" keeps the planner from reading all that have one,
+-- or have none, by the indexes of those, where statistics say that there is none.
 CREATE FUNCTION mark_splits_for_deletion(p_split_ids bigint[], p_reason text) RETURNS void
 LANGUAGE sql AS $$
-    DELETE FROM split_files WHERE split_id = ANY (p_split_ids) AND object_key IS NULL;
+    DELETE FROM split_files WHERE split_id = ANY (p_split_ids) AND object_key || '' IS NULL;
     WITH dead AS (
         UPDATE split_files SET status = 'deleting'
-            WHERE split_id = ANY (p_split_ids) AND object_key IS NOT NULL AND status <> 'deleting'
+            WHERE split_id = ANY (p_split_ids) AND object_key || '' IS NOT NULL
+                AND status <> 'deleting'
             RETURNING object_key
     )
     INSERT INTO marked_objects (bucket, object_key, kind, reason)
@@ -175,12 +177,14 @@ BEGIN
     END LOOP;
     PERFORM mark_dead_splits_for_deletion(v_lapsed, p_limit);
     PERFORM mark_dead_segments_for_deletion(v_lapsed, p_limit);
+    -- Each is looked up by itself: where statistics say that there is no file, a join reads all of
+    -- them for each.
     DELETE FROM wal_file_claims AS c
         WHERE c.expires_at < v_lapsed
-            AND NOT EXISTS (SELECT FROM wal_files AS f WHERE f.file_id = c.file_id);
+            AND (SELECT f.file_id FROM wal_files AS f WHERE f.file_id = c.file_id) IS NULL;
     DELETE FROM tiering_failures AS t
         WHERE t.scope = 'split'
-            AND NOT EXISTS (SELECT FROM wal_files AS f WHERE f.file_id = t.key);
+            AND (SELECT f.file_id FROM wal_files AS f WHERE f.file_id = t.key) IS NULL;
     DELETE FROM tiering_failures AS t USING logs AS l
         WHERE t.scope = 'merge' AND l.log_id = t.key AND l.deleted_at IS NOT NULL;
     DELETE FROM producer_snapshots AS s USING logs AS l
@@ -229,7 +233,9 @@ BEGIN
     DELETE FROM split_files WHERE object_key = ANY (p_keys) AND status = 'deleting';
     DELETE FROM merged_segments AS m
         WHERE m.segment_id = ANY (v_segments) AND m.state = 'DELETE_SEGMENT_STARTED'
-            AND NOT EXISTS (SELECT FROM marked_objects AS d WHERE d.segment_id = m.segment_id);
+            -- By itself: where statistics say that nothing is marked, a join reads all for each.
+            AND (SELECT d.segment_id FROM marked_objects AS d
+                WHERE d.segment_id = m.segment_id LIMIT 1) IS NULL;
     RETURN v_forgotten;
 END
 $$;

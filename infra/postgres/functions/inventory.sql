@@ -1,4 +1,5 @@
--- Bulk reads in key ranges [lo, hi), page by page, for partitioned readers.
+-- Bulk reads in key ranges [lo, hi), page by page, for partitioned readers. Without sorts, whatever
+-- statistics say: each page would read all that follows it.
 
 CREATE FUNCTION log_id_range(OUT lo bigint, OUT hi bigint)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
@@ -41,7 +42,8 @@ CREATE FUNCTION tiering_batches(
     log_id bigint, base_offset bigint, last_offset bigint, byte_size integer,
     max_timestamp bigint, file_id bigint, split_id bigint
 )
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp
+SET enable_sort = off SET enable_incremental_sort = off AS $$
     SELECT b.log_id, b.base_offset, b.last_offset, b.byte_size, b.max_timestamp, b.file_id,
            b.split_id
     FROM batches AS b
@@ -58,16 +60,22 @@ CREATE FUNCTION tiering_segments(
     max_timestamp bigint, leader_epoch integer, record_count bigint, batch_count integer,
     offset_index_bytes integer, time_index_bytes integer, created_at bigint, finished_at bigint
 )
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp
+SET enable_sort = off SET enable_incremental_sort = off AS $$
     SELECT m.log_id, l.topic_name, l.topic_id, l.partition, m.segment_id, m.state,
            m.object_key_stem, m.base_offset, m.last_offset, m.size_bytes, m.max_timestamp,
            m.leader_epoch, m.record_count, m.batch_count, m.offset_index_bytes,
            m.time_index_bytes, epoch_ms(m.created_at), epoch_ms(m.finished_at)
-    FROM merged_segments AS m JOIN logs AS l USING (log_id)
-    WHERE m.log_id >= p_lo AND m.log_id < p_hi
-        AND (p_after_id IS NULL
-            OR (m.log_id, m.last_offset, m.segment_id) > (p_lo, p_after_offset, p_after_id))
-    ORDER BY m.log_id, m.last_offset, m.segment_id LIMIT p_limit
+    FROM (
+        SELECT * FROM merged_segments AS s
+            -- One comparison, which finds the place in the index: no segment ends at -1.
+            WHERE (s.log_id, s.last_offset, s.segment_id) > (p_lo,
+                    CASE WHEN p_after_id IS NULL THEN -1 ELSE p_after_offset END,
+                    coalesce(p_after_id, '00000000-0000-0000-0000-000000000000'))
+                AND s.log_id < p_hi
+            ORDER BY s.log_id, s.last_offset, s.segment_id LIMIT p_limit
+    ) AS m JOIN logs AS l USING (log_id)
+    ORDER BY m.log_id, m.last_offset, m.segment_id
 $$;
 
 CREATE FUNCTION tiering_wal_files(p_lo bigint, p_hi bigint, p_limit integer)

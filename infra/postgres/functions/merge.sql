@@ -95,7 +95,8 @@ END
 $$;
 
 -- What the split runs of these logs would be read from: how many there are, their bytes, and the WAL
--- objects in which they lie.
+-- objects in which they lie, each looked up by itself: where statistics say that there is no file, a join
+-- reads all of them for each.
 CREATE FUNCTION pending_reads(p_log_ids bigint[])
 RETURNS TABLE (runs bigint, run_bytes bigint, objects bigint, object_bytes bigint)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
@@ -105,7 +106,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
     )
     SELECT coalesce(sum(p.runs), 0)::bigint, coalesce(sum(p.bytes), 0)::bigint, count(*),
            coalesce(sum(w.size), 0)::bigint
-    FROM pending AS p JOIN wal_files AS w USING (file_id)
+    FROM pending AS p CROSS JOIN LATERAL (
+        SELECT f.size FROM wal_files AS f WHERE f.file_id = p.file_id OFFSET 0) AS w
 $$;
 
 -- The longest run of split batches from p_from on, without a hole, that fits one segment. Kafka's
@@ -209,7 +211,9 @@ END
 $$;
 
 -- Where each batch of a range lies, one element a batch, in offset order. batch_objects: from 0 on, into
--- object_keys. An append time only where it goes into the batch.
+-- object_keys. An append time only where it goes into the batch. Read in the order of the primary key,
+-- and "+ 0": where statistics say that there is no batch, the index by file, which has the order that
+-- the ranks want, is read whole. And each object is looked up by itself.
 CREATE FUNCTION planned_batches(
     p_log_id bigint, p_base_offset bigint, p_last_offset bigint,
     OUT object_keys text[], OUT batch_objects integer[], OUT base_offsets bigint[],
@@ -218,12 +222,14 @@ CREATE FUNCTION planned_batches(
 )
 LANGUAGE sql STABLE AS $$
     WITH planned AS MATERIALIZED (
-        SELECT b.*, (dense_rank() OVER (ORDER BY b.file_id) - 1)::integer AS object
-        FROM batches AS b WHERE b.log_id = p_log_id
-            AND b.last_offset BETWEEN p_base_offset AND p_last_offset
+        SELECT b.*, (dense_rank() OVER (ORDER BY b.file_id + 0) - 1)::integer AS object
+        FROM (SELECT * FROM batches WHERE log_id = p_log_id
+                AND last_offset BETWEEN p_base_offset AND p_last_offset
+            ORDER BY last_offset OFFSET 0) AS b
     )
-    SELECT (SELECT array_agg(w.object_key ORDER BY o.file_id)
-                FROM (SELECT DISTINCT file_id FROM planned) AS o LEFT JOIN wal_files AS w USING (file_id)),
+    SELECT (SELECT array_agg((SELECT w.object_key FROM wal_files AS w WHERE w.file_id = o.file_id)
+                    ORDER BY o.file_id)
+                FROM (SELECT DISTINCT file_id FROM planned) AS o),
            array_agg(object ORDER BY last_offset), array_agg(base_offset ORDER BY last_offset),
            array_agg(last_offset ORDER BY last_offset), array_agg(byte_offset ORDER BY last_offset),
            array_agg(byte_size ORDER BY last_offset),
@@ -297,7 +303,8 @@ $$;
 -- where there is not more. No row: nothing to merge, paused, deleted, or a claim holds, also one of the
 -- same worker: of two attempts of a task that run at once the first goes on. A call that is repeated with
 -- the same ids takes its own claim over; no row where another attempt has taken over what it began. TL025:
--- retention has pruned batches meanwhile, and nothing is begun.
+-- retention has pruned batches meanwhile, and nothing is begun. Without sorts, where an index has the order:
+-- where statistics say that there is no batch, all that waits would be read and sorted for each segment.
 CREATE FUNCTION begin_merge(
     p_topic_id uuid, p_partition integer, p_worker uuid, p_claim_ms bigint, p_segment_ids uuid[],
     p_prefix text, p_max_bytes bigint, p_max_batches integer
@@ -308,7 +315,8 @@ CREATE FUNCTION begin_merge(
     batch_objects integer[], base_offsets bigint[], last_offsets bigint[], byte_offsets bigint[],
     byte_sizes integer[], append_times bigint[], max_timestamps bigint[]
 )
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp
+SET enable_sort = off AS $$
 #variable_conflict use_column
 DECLARE
     v_log logs;

@@ -1,6 +1,7 @@
 -- The suffix has two regions: merged segments, then batches in WAL objects. Every function that
 -- reads both is STABLE, so that one call sees one snapshot: an offset is in a segment or in
--- batches.
+-- batches. What gateways ask sorts nothing: where statistics say that there is no batch, the planner
+-- would read a log to its end and sort that, for the first few.
 
 -- Where the suffix of a partition begins and ends, or the error that answers every read of it. It
 -- begins at the boundary or later, and nowhere before the boundary is set.
@@ -76,7 +77,10 @@ BEGIN
             SELECT * FROM batches
                 WHERE log_id = p_log_id AND last_offset >= p_offset
                 ORDER BY last_offset LIMIT p_limit
-        ) AS b JOIN wal_files AS f USING (file_id)
+        ) AS b CROSS JOIN LATERAL (
+            -- By itself: where statistics say that there is no file, a join reads all for each.
+            SELECT w.object_key FROM wal_files AS w WHERE w.file_id = b.file_id OFFSET 0
+        ) AS f
         ORDER BY b.last_offset
     LOOP
         EXIT WHEN base_offset > v_next OR (v_bytes > 0 AND base_offset < v_next);
@@ -102,7 +106,8 @@ CREATE FUNCTION find_batches(
     last_offset bigint, log_append_time boolean, append_time bigint, max_timestamp bigint,
     segment jsonb
 )
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp
+SET enable_sort = off AS $$
 #variable_conflict use_column
 DECLARE
     v_suffix record;
@@ -231,7 +236,8 @@ CREATE FUNCTION list_offsets(
     last_offset bigint, log_append_time boolean, append_time bigint, max_timestamp bigint,
     suffix_start bigint, segments jsonb
 )
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp
+SET enable_sort = off AS $$
 #variable_conflict use_column
 DECLARE
     v_suffix record;

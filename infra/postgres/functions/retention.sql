@@ -202,13 +202,15 @@ $$;
 -- max_timestamp is at most the cutoff (-1: none is), else while the excess holds all of it; either
 -- way the excess shrinks. tideline.domain.retention.LeadingRun is the same rule.
 -- Answers before_offset (exclusive). Looks at no more than p_limit batches in all: a log that is
--- not reached is left out, and what is left over is the next run's.
+-- not reached is left out, and what is left over is the next run's. Without a sort, whatever statistics
+-- say: it would read all of the log.
 CREATE FUNCTION retention_wal_cut(
     p_log_ids bigint[], p_from bigint[], p_cutoffs bigint[], p_excess bigint[], p_limit integer
 ) RETURNS TABLE (
     log_id bigint, before_offset bigint, by_time bigint, by_size bigint, removed_bytes bigint
 )
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp
+SET enable_sort = off AS $$
 #variable_conflict use_column
 DECLARE
     v_left integer := p_limit;
@@ -281,8 +283,10 @@ BEGIN
         INSERT INTO lessened_files (file_id) SELECT DISTINCT file_id FROM gone
     )
     SELECT count(*) INTO v_pruned FROM gone;
-    DELETE FROM producer_state AS p USING logs AS l
-        WHERE l.log_id = p.log_id AND l.deleted_at IS NOT NULL;
+    -- An array is made once. Where statistics say that there is no producer, a join reads all logs for
+    -- each.
+    DELETE FROM producer_state WHERE log_id = ANY (ARRAY(
+        SELECT l.log_id FROM logs AS l WHERE l.deleted_at IS NOT NULL));
     RETURN v_pruned;
 END
 $$;

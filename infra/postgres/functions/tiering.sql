@@ -120,10 +120,11 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
 $$;
 
 -- Of each log that has something old enough to split, the oldest of it: one look into an index a log,
--- however many rows there are. tideline/domain/tiering.py judges how late it is.
+-- however many rows there are and whatever statistics say. tideline/domain/tiering.py judges how late it is.
 CREATE FUNCTION oldest_unsplit(p_topic_ids uuid[], p_cutoffs bigint[])
 RETURNS TABLE (topic text, topic_id uuid, max_timestamp bigint, append_time bigint)
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp
+SET enable_sort = off AS $$
     SELECT h.topic, h.topic_id, oldest.max_timestamp, oldest.append_time
     FROM split_horizons(p_topic_ids, p_cutoffs) AS h CROSS JOIN LATERAL (
         SELECT b.max_timestamp, b.append_time FROM batches AS b

@@ -1,11 +1,12 @@
 -- Whether a periodic job would find something to do. For who starts jobs, and asks every minute.
 
 -- Of split: how many files somebody splits now; unless any are, of how many partitions something may
--- be split, and the oldest batch of it. One look into an index a log, however many rows there are.
+-- be split, and the oldest batch of it. One look into an index a log, however many rows there are and
+-- whatever statistics say.
 CREATE FUNCTION split_work(p_topic_ids uuid[], p_cutoffs bigint[])
 RETURNS TABLE (claimed bigint, partitions bigint, file_id bigint, max_timestamp bigint)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp
-SET enable_bitmapscan = off AS $$
+SET enable_bitmapscan = off SET enable_sort = off AS $$
 #variable_conflict use_column
 BEGIN
     claimed := (SELECT count(*) FROM wal_file_claims WHERE expires_at > clock_timestamp());
