@@ -5,9 +5,12 @@ tables for empty that were so a minute ago."""
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tideline.control_plane.cataloged_jobs import connect_jobs
+from tideline.control_plane.errors import ControlPlaneUnavailable
+from tideline.control_plane.jobs import JobsControlPlane
 from tideline.kafka.client import KafkaCluster
 from tideline.ownership import job_must_own
 from tideline.settings import JobsSettings
@@ -27,6 +30,12 @@ def must_own(job: Job) -> None:
     cluster_id = asyncio.run(_cluster_id(job.settings))
     with connect_jobs(job.settings, application_name=APPLICATION) as plane:
         job.settings = job.settings.having_seen(job_must_own(plane, job.settings, cluster_id))
+        look_at_grown_tables(plane)
+
+
+def look_at_grown_tables(plane: JobsControlPlane) -> None:
+    """Before plans are made for tables that were empty a minute ago. No job fails for it."""
+    with suppress(ControlPlaneUnavailable):
         plane.refresh_statistics()
 
 

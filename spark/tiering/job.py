@@ -15,7 +15,7 @@ from uuid import NAMESPACE_OID, UUID, uuid4, uuid5
 from spark.common.control_plane import partitions
 from spark.common.entry import DryRunOption, Job, Outcome, TopicsOption
 from spark.common.kafka_logs import WantedLog, observed_logs
-from spark.common.owned import must_own
+from spark.common.owned import look_at_grown_tables, must_own
 from spark.common.record_rows import SegmentRow
 from spark.common.rows import from_frame, to_frame
 from spark.tiering import frames
@@ -142,7 +142,7 @@ def take_over(job: Job, plane: JobsControlPlane) -> UUID:
         job.progress(f"took {left} claims over from a run that ended")
     plane.take_tiering_work(worker)
     # What split has recorded is new to merge.
-    plane.refresh_statistics()
+    look_at_grown_tables(plane)
     return worker
 
 

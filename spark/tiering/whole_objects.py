@@ -24,9 +24,10 @@ from tideline.object_store.byte_ranges import ByteRange
 from tideline.object_store.client import ObjectMissing
 
 MOST_BYTES = 16 * 1024 * 1024 * 1024
-"""On a host at most; a run of merge whose objects are larger together reads ranges."""
-MOST_AT_ONCE = 64
-"""Tasks of a host that keep objects without looking at what others do."""
+"""On a host, about; a run of merge whose objects are larger together reads ranges."""
+LOOKS = 64
+"""A task looks at all that is kept once it has kept one of so many parts of the room that it found:
+each task beside it may pass the bound by as much."""
 FOLDER = "tideline-wal"
 
 
@@ -124,9 +125,7 @@ class WholeObjects:
         print(f"whole objects are not kept, ranges are read: {error}", file=sys.stderr)
 
     def _make_room(self, size: int) -> None:
-        """Removes the oldest. Who reads one of them meanwhile has it open. A look at all that is
-        kept is worth a part of the room that it finds: so many others may keep as much meanwhile.
-        """
+        """Removes the oldest. Who reads one of them meanwhile has it open."""
         with self._room:
             if size <= self._unseen_bytes:
                 self._unseen_bytes -= size
@@ -144,7 +143,7 @@ class WholeObjects:
                     break
                 Path(path).unlink(missing_ok=True)
                 held -= of_one
-            self._unseen_bytes = max(0, self._most - held) // MOST_AT_ONCE
+            self._unseen_bytes = max(0, self._most - held) // LOOKS
 
 
 def _read(path: Path, part: ByteRange) -> bytes | None:

@@ -125,7 +125,7 @@ class TidelineJobOperator(SparkSubmitOperator):
         """Of this run, or of the one that an earlier try has submitted and this one has found."""
         if not expected.place.startswith(SCHEME):
             return read_result(Path(expected.place))
-        from tideline.object_store.client import ObjectStoreClient  # boto3: not when DAGs are read
+        from tideline.object_store.client import ObjectStoreClient
 
         state = context.get("task_state_store") if self.durable else None
         noted = state.get(RUN_KEY) if state is not None else None

@@ -43,7 +43,7 @@ CREATE FUNCTION tiering_batches(
     max_timestamp bigint, file_id bigint, split_id bigint
 )
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp
-SET enable_sort = off SET enable_incremental_sort = off AS $$
+SET jit = off SET enable_sort = off SET enable_incremental_sort = off AS $$
     SELECT b.log_id, b.base_offset, b.last_offset, b.byte_size, b.max_timestamp, b.file_id,
            b.split_id
     FROM batches AS b
@@ -61,7 +61,7 @@ CREATE FUNCTION tiering_segments(
     offset_index_bytes integer, time_index_bytes integer, created_at bigint, finished_at bigint
 )
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp
-SET enable_sort = off SET enable_incremental_sort = off AS $$
+SET jit = off SET enable_sort = off SET enable_incremental_sort = off AS $$
     SELECT m.log_id, l.topic_name, l.topic_id, l.partition, m.segment_id, m.state,
            m.object_key_stem, m.base_offset, m.last_offset, m.size_bytes, m.max_timestamp,
            m.leader_epoch, m.record_count, m.batch_count, m.offset_index_bytes,

@@ -316,7 +316,7 @@ CREATE FUNCTION begin_merge(
     byte_sizes integer[], append_times bigint[], max_timestamps bigint[]
 )
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp
-SET enable_sort = off AS $$
+SET jit = off SET enable_sort = off AS $$
 #variable_conflict use_column
 DECLARE
     v_log logs;

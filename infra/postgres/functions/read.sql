@@ -1,7 +1,8 @@
 -- The suffix has two regions: merged segments, then batches in WAL objects. Every function that
 -- reads both is STABLE, so that one call sees one snapshot: an offset is in a segment or in
--- batches. What gateways ask sorts nothing: where statistics say that there is no batch, the planner
--- would read a log to its end and sort that, for the first few.
+-- batches. Batches are not sorted: where statistics say that there is none, the planner would read a
+-- log to its end and sort that, for the first few. (Up to Postgres 17 a sort that has to be looks so
+-- expensive then that it would be compiled, each time: jit = off.)
 
 -- Where the suffix of a partition begins and ends, or the error that answers every read of it. It
 -- begins at the boundary or later, and nowhere before the boundary is set.
@@ -107,7 +108,7 @@ CREATE FUNCTION find_batches(
     segment jsonb
 )
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp
-SET enable_sort = off AS $$
+SET jit = off SET enable_sort = off AS $$
 #variable_conflict use_column
 DECLARE
     v_suffix record;
@@ -237,7 +238,7 @@ CREATE FUNCTION list_offsets(
     suffix_start bigint, segments jsonb
 )
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp
-SET enable_sort = off AS $$
+SET jit = off SET enable_sort = off AS $$
 #variable_conflict use_column
 DECLARE
     v_suffix record;

@@ -210,7 +210,7 @@ CREATE FUNCTION retention_wal_cut(
     log_id bigint, before_offset bigint, by_time bigint, by_size bigint, removed_bytes bigint
 )
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp
-SET enable_sort = off AS $$
+SET jit = off SET enable_sort = off AS $$
 #variable_conflict use_column
 DECLARE
     v_left integer := p_limit;
@@ -275,7 +275,7 @@ DECLARE
 BEGIN
     WITH gone AS (
         -- Not by their keys: where statistics say that there is no batch, a join reads all of them
-        -- for each. One that split has marked meanwhile lies elsewhere, and is the next run's.
+        -- for each. One that split has marked meanwhile may be the next run's.
         DELETE FROM batches AS b
             WHERE b.ctid = ANY (ARRAY(SELECT dead.batch FROM unreadable_batches(p_limit) AS dead))
             RETURNING b.file_id
@@ -283,10 +283,11 @@ BEGIN
         INSERT INTO lessened_files (file_id) SELECT DISTINCT file_id FROM gone
     )
     SELECT count(*) INTO v_pruned FROM gone;
-    -- An array is made once. Where statistics say that there is no producer, a join reads all logs for
-    -- each.
-    DELETE FROM producer_state WHERE log_id = ANY (ARRAY(
-        SELECT l.log_id FROM logs AS l WHERE l.deleted_at IS NOT NULL));
+    -- Nor these by a join, which reads all logs for each of them then.
+    DELETE FROM producer_state WHERE ctid = ANY (ARRAY(
+        SELECT p.producer FROM logs AS l CROSS JOIN LATERAL (
+            SELECT s.ctid AS producer FROM producer_state AS s WHERE s.log_id = l.log_id OFFSET 0
+        ) AS p WHERE l.deleted_at IS NOT NULL));
     RETURN v_pruned;
 END
 $$;

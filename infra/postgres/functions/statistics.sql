@@ -1,4 +1,4 @@
--- Makes statistics anew of tables with ten times what they say, and answers their names. Tables of work
+-- Makes statistics anew of tables with ten times what they say, and answers the names of these. Tables of work
 -- are empty when it is done, and that is when autovacuum looks at them; when it comes by again is a
 -- matter of minutes, and until then a plan may read a whole table for each row of another one. A table
 -- that somebody else analyzes is passed over.

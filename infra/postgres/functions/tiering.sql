@@ -124,7 +124,7 @@ $$;
 CREATE FUNCTION oldest_unsplit(p_topic_ids uuid[], p_cutoffs bigint[])
 RETURNS TABLE (topic text, topic_id uuid, max_timestamp bigint, append_time bigint)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp
-SET enable_sort = off AS $$
+SET jit = off SET enable_sort = off AS $$
     SELECT h.topic, h.topic_id, oldest.max_timestamp, oldest.append_time
     FROM split_horizons(p_topic_ids, p_cutoffs) AS h CROSS JOIN LATERAL (
         SELECT b.max_timestamp, b.append_time FROM batches AS b

@@ -6,7 +6,7 @@
 CREATE FUNCTION split_work(p_topic_ids uuid[], p_cutoffs bigint[])
 RETURNS TABLE (claimed bigint, partitions bigint, file_id bigint, max_timestamp bigint)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp
-SET enable_bitmapscan = off SET enable_sort = off AS $$
+SET enable_bitmapscan = off SET jit = off SET enable_sort = off AS $$
 #variable_conflict use_column
 BEGIN
     claimed := (SELECT count(*) FROM wal_file_claims WHERE expires_at > clock_timestamp());

@@ -107,7 +107,7 @@ def test_the_oldest_objects_go_when_the_bound_is_reached(tmp_path: Path) -> None
     assert store.asked[-1] == "a"
 
 
-def test_few_objects_need_a_look_at_all_that_are_kept_and_several_tasks_stay_within_the_bound(
+def test_few_objects_need_a_look_at_all_that_are_kept_and_tasks_that_take_turns_keep_the_bound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks, scandir = list[str](), os.scandir
