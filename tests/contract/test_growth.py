@@ -116,6 +116,9 @@ def read_of(*tables: str) -> str:
 
 def as_if_empty(connection: psycopg.Connection[Any], *tables: str) -> None:
     """Statistics say so, as when they were made at a moment at which nothing was there."""
+    # Else autovacuum, which may be at one of them, would wait for the row that is changed here, and
+    # an ANALYZE of this transaction for autovacuum.
+    connection.execute(f"LOCK TABLE {', '.join(tables)} IN SHARE UPDATE EXCLUSIVE MODE".encode())
     connection.execute(
         "UPDATE pg_class SET reltuples = 0, relpages = pg_relation_size(oid) / 8192 WHERE oid IN"
         " (SELECT unnest(ARRAY[indrelid, indexrelid]) FROM pg_index"
