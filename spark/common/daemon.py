@@ -7,9 +7,6 @@ list, which takes a second, and no task uses it. (A driver has it: PySpark asks 
 After each task PySpark collects garbage. What was imported is none, and to look through all of it
 takes a tenth of a second of a core: it is set aside before the copies are made.
 
-Tasks take and free pieces of megabytes again and again. What glibc gives back to the kernel each
-time comes back page by page, which costs more than what is done with it: it is kept.
-
 A process with threads must not be copied: one of them may hold a lock, which nobody lets go in the
 copy. PySpark's own daemon imports nothing for that reason. This one keeps the libraries from
 starting any, and hands over to PySpark's where there are some all the same.
@@ -17,11 +14,9 @@ starting any, and hands over to PySpark's where there are some all the same.
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import os
 import sys
-from contextlib import suppress
 from importlib import import_module
 from importlib.abc import MetaPathFinder
 
@@ -41,12 +36,6 @@ WITHOUT_THREADS = {
     "OPENBLAS_NUM_THREADS": "1",
 }
 """Of pyarrow's allocator, and of numpy's linear algebra, which no task does."""
-
-
-MALLOC = {-1: 512 << 20, -2: 64 << 20, -3: 32 << 20}
-"""Of glibc's ``mallopt``, in bytes: what may lie free at the end of a heap (``M_TRIM_THRESHOLD``),
-and before it (``M_TOP_PAD``, a heap of a thread), until it is given back, and what is no part of
-a heap (``M_MMAP_THRESHOLD``, the largest that there is)."""
 
 
 class _NoPandas(MetaPathFinder):
@@ -69,16 +58,8 @@ def threads() -> int:
         return 0
 
 
-def keep_memory() -> None:
-    """What is freed stays with this process and its copies, where the C library is glibc."""
-    with suppress(AttributeError):
-        for option, size in MALLOC.items():
-            ctypes.CDLL(None).mallopt(option, size)
-
-
 def main() -> None:
     without_pandas()
-    keep_memory()
     os.environ.update(WITHOUT_THREADS)
     for module in IMPORTED:
         import_module(module)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from spark.common.rows import map_rows
+from spark.tiering.kept_memory import keep_memory
 from spark.tiering.merge_partition import MergeOrder
 from spark.tiering.outcomes import MergeOutcome, SplitOutcome
 from spark.tiering.services import OpenServices
@@ -64,6 +65,7 @@ def merge(
     ``whole_objects``: WAL objects are fetched whole, once for each host."""
 
     def work(some: Iterator[Share]) -> Iterator[MergeOutcome]:
+        keep_memory()
         with open_services() as services, local_directory() as directory:
             read = services.read_ranges
             if whole_objects:
