@@ -13,6 +13,7 @@ from spark.tiering.services import Store
 from tideline.errors import TidelineError
 from tideline.kafka.batches import Buffer
 from tideline.object_store.client import ObjectMissing, ObjectStoreRefused
+from tideline.object_store.signature import size
 
 PART_BYTES = 8 * 1024 * 1024
 """What is smaller goes with one request. 2 GiB, the largest segment, are 256 parts."""
@@ -96,7 +97,7 @@ class LogUpload:
             self.requests += 1
         while len(self._under_way) >= PARTS_AT_ONCE:
             self._tags.append(self._under_way.popleft().result())
-        self._size += sum(map(len, body))
+        self._size += size(body)
         number = len(self._tags) + len(self._under_way) + 1
         self._under_way.append(self._pool.submit(self._put, self._upload, number, body))
 

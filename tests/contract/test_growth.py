@@ -35,6 +35,19 @@ def count(connection: psycopg.Connection[Any], query: str) -> int:
     return int(found[0])
 
 
+def read_of(*tables: str) -> str:
+    """How many rows of these were read, by whatever index."""
+    named = f"'{{{','.join(tables)}}}'::regclass[]"
+    return (
+        "SELECT sum(pg_stat_get_xact_tuples_returned(read))::bigint"
+        f" FROM (SELECT unnest({named}) UNION ALL"
+        f" SELECT indexrelid FROM pg_index WHERE indrelid = ANY ({named})) AS of (read)"
+    )
+
+
+READ_OF_BATCHES = read_of("batches")
+
+
 @pytest.mark.parametrize("table", ["batches", "wal_files", "producer_state", "merged_segments"])
 def test_a_table_that_grows_with_what_clients_send_is_vacuumed_long_before_a_fifth_of_it_is_dead(
     connection: psycopg.Connection[Any], table: str
@@ -59,10 +72,7 @@ def test_notes_of_lessened_files_are_read_once_also_when_statistics_know_of_none
     connection.execute("DELETE FROM lessened_files")
     connection.execute("ANALYZE lessened_files")
     connection.execute(fill)
-    read = (
-        "SELECT sum(pg_stat_get_xact_tuples_returned(t))::bigint FROM (VALUES"
-        " ('lessened_files'::regclass), ('lessened_files_pkey'::regclass)) AS of (t)"
-    )
+    read = read_of("lessened_files")
     before = count(connection, read)
     assert count(connection, "SELECT judge_lessened_files(10000)") == 2_000
     assert count(connection, read) - before <= 5 * 2_000
@@ -101,17 +111,6 @@ HALF_EXPIRED = f"""
         OVERRIDING SYSTEM VALUE SELECT log, gen_random_uuid(), log, 't', 'DISKLESS_ONLY', 0, 0,
             {SPLITS * EACH // 2}, {SPLITS * EACH} FROM generate_series(1, {LOGS}) AS log
 """
-READ_OF_BATCHES = """
-    SELECT sum(pg_stat_get_xact_tuples_returned(c))::bigint FROM (
-        SELECT 'batches'::regclass::oid UNION ALL
-        SELECT indexrelid FROM pg_index WHERE indrelid = 'batches'::regclass) AS of (c)
-"""
-
-
-def read_of(*tables: str) -> str:
-    """How many rows of these were read, by whatever index."""
-    names = " UNION ALL ".join(f"({READ_OF_BATCHES.replace('batches', t)})" for t in tables)
-    return f"SELECT sum(of.sum)::bigint FROM ({names}) AS of"
 
 
 def as_if_empty(connection: psycopg.Connection[Any], *tables: str) -> None:
