@@ -31,6 +31,9 @@ class Proxy:
         self._to_server.set()
         self._to_client.set()
         self._delay_s = 0.0
+        self._keeps_ends = False
+        self.kept = 0
+        """Ends of the server that no client was told of (:meth:`ends_kept`)."""
         self.port = 0
 
     @property
@@ -65,6 +68,16 @@ class Proxy:
             yield
         finally:
             self._delay_s = 0.0
+
+    @contextmanager
+    def ends_kept(self) -> Iterator[None]:
+        """The last bytes of a server that ends pass, its end does not: as between a server's last
+        words and its exit."""
+        self._keeps_ends = True
+        try:
+            yield
+        finally:
+            self._keeps_ends = False
 
     def half_open(self) -> int:
         """The server's connections end; their clients are told nothing and stay connected. How
@@ -128,7 +141,9 @@ class Proxy:
                 await gate.wait()
                 sink.write(piece)
                 await sink.drain()
-        if server is None or server in self._servers:
+        if server is not None and self._keeps_ends:
+            self.kept += 1
+        elif server is None or server in self._servers:
             sink.close()
 
     async def _end_servers(self) -> int:

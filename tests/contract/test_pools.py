@@ -10,17 +10,22 @@ from uuid import uuid4
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.errors import Diagnostic
+from pydantic import SecretStr
 from tenacity import stop_never, wait_fixed
 
 from tests.contract.conftest import Database, PostgresServer
+from tests.proxy import Proxy
 from tests.unit.gateway.fakes import until
 from tideline.control_plane import connect
 from tideline.control_plane import pool as pools
-from tideline.control_plane.errors import ControlPlaneUnavailable
+from tideline.control_plane.errors import ControlPlaneUnavailable, ends_connection
 from tideline.control_plane.model import FindBatchesRequest, TrackingKind
 from tideline.control_plane.pool import Pool
 from tideline.domain.ids import TopicIdPartition
 from tideline.retries import retried
+from tideline.settings import ControlPlaneSettings
 
 KEY = 4711
 WAITING = (
@@ -214,6 +219,16 @@ async def test_calls_beyond_the_queue_are_refused_at_once(database: Database) ->
     await pool.close()
 
 
+async def end_backends(database: Database, application: str, have: int) -> None:
+    """Ends them as a shutdown of the server does, and waits until they have said so."""
+    theirs = f"FROM pg_stat_activity WHERE application_name = '{application}'"
+    with psycopg.connect(database.dsn, autocommit=True) as admin:
+        ended = admin.execute(f"SELECT pg_terminate_backend(pid) {theirs}").fetchall()
+        assert len(ended) == have
+        count = f"SELECT count(*) {theirs}"
+        await until(lambda: admin.execute(count).fetchone() == (0,))
+
+
 async def test_a_server_that_said_why_it_closed_idle_connections_costs_no_call_minutes_later(
     database: Database,
 ) -> None:
@@ -221,15 +236,52 @@ async def test_a_server_that_said_why_it_closed_idle_connections_costs_no_call_m
     however many of them there are and however few attempts the call has."""
     pool = Pool(database.settings(postgres_pool_size=4), "last-words")
     await pool.open()
-    mine = "FROM pg_stat_activity WHERE application_name = 'last-words'"
     try:
         await asyncio.gather(*(pool.fetch(b"SELECT pg_sleep(0.2)") for _ in range(4)))
-        with psycopg.connect(database.dsn, autocommit=True) as admin:
-            ended = admin.execute(f"SELECT pg_terminate_backend(pid) {mine}").fetchall()
-            assert len(ended) == 4
-            count = f"SELECT count(*) {mine}"
-            await until(lambda: admin.execute(count).fetchone() == (0,))
+        await end_backends(database, "last-words", 4)
         for _ in range(5):
             assert await pool.fetch(b"SELECT 1 AS one", retry=False) == [{"one": 1}]
     finally:
         await pool.close()
+
+
+@pytest.fixture
+def kept_ends(database: Database) -> Iterator[tuple[Proxy, ControlPlaneSettings]]:
+    """A way to the database on which its last words pass and the end after them does not."""
+    server = conninfo_to_dict(database.dsn)
+    with Proxy(str(server["host"]), int(server["port"] or 5432)) as proxy, proxy.ends_kept():
+        dsn = make_conninfo(database.dsn, host="127.0.0.1", port=proxy.port)
+        yield proxy, database.settings(postgres_dsn=SecretStr(dsn), postgres_pool_size=4)
+
+
+async def test_a_server_that_has_said_that_it_ends_gets_no_call_before_it_has(
+    database: Database, kept_ends: tuple[Proxy, ControlPlaneSettings]
+) -> None:
+    """A backend says it, leaves the list of those that live, and closes when it has cleaned up."""
+    proxy, settings = kept_ends
+    pool = Pool(settings, "slow-ends")
+    await pool.open()
+    try:
+        await asyncio.gather(*(pool.fetch(b"SELECT pg_sleep(0.2)") for _ in range(4)))
+        await end_backends(database, "slow-ends", 4)
+        await until(lambda: proxy.kept == 4)
+        for _ in range(5):
+            assert await pool.fetch(b"SELECT 1 AS one", retry=False) == [{"one": 1}]
+    finally:
+        await pool.close()
+
+
+@pytest.mark.parametrize(("state", "ends"), [("57P02", True), ("57014", False), ("01000", False)])
+def test_a_warning_ends_a_connection_only_when_it_is_of_a_server_that_stops(
+    database: Database, state: str, ends: bool
+) -> None:
+    """One that stops at once, or crashed beside this one, warns; it ends without another word."""
+    said: list[bool] = []
+
+    def hear(words: Diagnostic) -> None:
+        said.append(ends_connection(words))
+
+    with psycopg.connect(database.dsn, autocommit=True) as connection:
+        connection.add_notice_handler(hear)
+        connection.execute(f"DO $$ BEGIN RAISE WARNING USING ERRCODE = '{state}'; END $$")
+    assert said == [ends]

@@ -111,3 +111,18 @@ def test_what_was_held_back_is_lost_with_its_connection(echo: int) -> None:
         assert connection.recv(4096) == b"", "the connection ends, nothing came"
         with connected(proxy) as another:
             assert answers(another, b"three")
+
+
+def test_a_kept_end_lets_the_last_bytes_pass_and_tells_nobody_of_the_end() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        Proxy("127.0.0.1", listener.getsockname()[1]) as proxy,
+        proxy.ends_kept(),
+    ):
+        connection = connected(proxy)
+        server, _ = listener.accept()
+        server.sendall(b"farewell")
+        server.close()
+        assert connection.recv(4096) == b"farewell"
+        assert says_nothing(connection)
+        assert proxy.kept == 1

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import psycopg
+from psycopg.errors import Diagnostic
 from psycopg_pool import PoolClosed, PoolTimeout, TooManyRequests
 
 from tideline import __version__
@@ -226,6 +227,7 @@ TRANSIENT_SQLSTATES = frozenset(
         "57P01",  # admin_shutdown
         "57P02",  # crash_shutdown
         "57P03",  # cannot_connect_now
+        "57P05",  # idle_session_timeout
         "53300",  # too_many_connections
         "25006",  # read_only_sql_transaction: a standby, until the failover is over
     }
@@ -233,6 +235,14 @@ TRANSIENT_SQLSTATES = frozenset(
 
 
 UNDEFINED_FUNCTION = "42883"
+OPERATOR_INTERVENTION = "57P"
+"""A server that stops at once tells it to its clients as a warning (``quickdie``)."""
+
+
+def ends_connection(said: Diagnostic) -> bool:
+    """Whether the server closes the connection after these words."""
+    is_fatal = said.severity_nonlocalized in ("FATAL", "PANIC")
+    return is_fatal or (said.sqlstate or "").startswith(OPERATOR_INTERVENTION)
 
 
 def translate(error: Exception) -> TidelineError:

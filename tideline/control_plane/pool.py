@@ -20,6 +20,7 @@ from typing import Any, TypeAlias, TypeVar
 import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.errors import Diagnostic
 from psycopg.rows import DictRow, dict_row
 from psycopg_pool import AsyncConnectionPool, PoolTimeout, TooManyRequests
 from tenacity import (
@@ -41,7 +42,12 @@ from tideline.control_plane.calls import (
     parameters,
     statement,
 )
-from tideline.control_plane.errors import ControlPlaneUnavailable, UnknownToThisVersion, translate
+from tideline.control_plane.errors import (
+    ControlPlaneUnavailable,
+    UnknownToThisVersion,
+    ends_connection,
+    translate,
+)
 from tideline.domain.history import HistoryWatch, WrongHistory, lacks_commits
 from tideline.retries import retried
 from tideline.settings import ControlPlaneSettings
@@ -88,7 +94,20 @@ LANE_OF = {
 """By SQL function; what is not named goes with the others."""
 
 R = TypeVar("R")
-Connections: TypeAlias = AsyncConnectionPool[psycopg.AsyncConnection[DictRow]]
+
+
+class Connection(psycopg.AsyncConnection[DictRow]):
+    """Keeps whether the server has said that it ends. A server that shuts down says so before it
+    closes, by milliseconds or, while it dies slowly, by more."""
+
+    is_ending = False
+
+    def hear(self, said: Diagnostic) -> None:
+        """What the server said unasked."""
+        self.is_ending |= ends_connection(said)
+
+
+Connections: TypeAlias = AsyncConnectionPool[Connection]
 
 
 def conninfo(settings: ControlPlaneSettings, application_name: str) -> str:
@@ -121,14 +140,17 @@ def clock_s() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def _is_over(connection: psycopg.AsyncConnection[DictRow]) -> bool:
-    """Whether the server has closed an idle connection; costs local reads, no round trip. A server
-    that shuts down says why first, and one read shows that alone: the end comes after it."""
+def _is_over(connection: Connection) -> bool:
+    """Whether the server has closed an idle connection, or said that it will; costs local reads, no
+    round trip. One read may show the last words alone: the end comes after them."""
     unread = select.poll()
     try:
         unread.register(connection.fileno(), select.POLLIN)
         for _ in range(LAST_WORDS):
             connection.pgconn.consume_input()
+            connection.pgconn.is_busy()  # hands what was read to those who hear
+            if connection.is_ending:
+                return True
             if not unread.poll(0):
                 return False
     except psycopg.Error:
@@ -136,12 +158,12 @@ def _is_over(connection: psycopg.AsyncConnection[DictRow]) -> bool:
     return True
 
 
-async def _given_up(pool: Connections, connection: psycopg.AsyncConnection[DictRow]) -> None:
+async def _given_up(pool: Connections, connection: Connection) -> None:
     await connection.close()
     await pool.putconn(connection)
 
 
-def _drop(connection: psycopg.AsyncConnection[DictRow]) -> None:
+def _drop(connection: Connection) -> None:
     """End the connection as a broken network would: nothing is said to the server."""
     with contextlib.suppress(psycopg.Error, OSError):
         duplicate = os.dup(connection.fileno())
@@ -179,12 +201,12 @@ class Pool:
         self._asking = 0
         """Calls that wait for a connection."""
         self._pool = self._connections()
-        self._calls: dict[asyncio.Task[list[DictRow]], psycopg.AsyncConnection[DictRow]] = {}
+        self._calls: dict[asyncio.Task[list[DictRow]], Connection] = {}
 
     def _connections(self) -> Connections:
         return AsyncConnectionPool(
             self._conninfo,
-            connection_class=psycopg.AsyncConnection[DictRow],
+            connection_class=Connection,
             kwargs={"autocommit": True, "row_factory": dict_row, "prepare_threshold": 2},
             min_size=1,
             max_size=self._size,
@@ -192,7 +214,7 @@ class Pool:
             # A failed attempt ends soon; the next caller starts a new one. The pool's own backoff
             # would otherwise grow for as long as the outage and outlast it.
             reconnect_timeout=0.5,
-            configure=self._compare,
+            configure=self._begin,
             open=False,
         )
 
@@ -200,7 +222,11 @@ class Pool:
         """Start connecting in the background. Does not fail while Postgres is down."""
         await self._pool.open(wait=False)
 
-    async def _compare(self, connection: psycopg.AsyncConnection[DictRow]) -> None:
+    async def _begin(self, connection: Connection) -> None:
+        connection.add_notice_handler(connection.hear)
+        await self._compare(connection)
+
+    async def _compare(self, connection: Connection) -> None:
         """Another server, or one that has lost commits, gets no call but the one that halts its
         history: who starts later may not have seen what is lost. Its restart, restore or promotion
         has broken every older connection."""
@@ -279,7 +305,7 @@ class Pool:
         except (psycopg.Error, TimeoutError, OSError) as error:
             raise translate(error) from error
 
-    async def _connection(self) -> tuple[Connections, psycopg.AsyncConnection[DictRow]]:
+    async def _connection(self) -> tuple[Connections, Connection]:
         """A connection, and whose it is. Calls in the queue are counted here: psycopg's own bound
         counts those too that have given up, until a connection comes, and beyond the bound it no
         longer tries to connect, so that an outage which fills the queue would have no end."""
@@ -315,7 +341,7 @@ class Pool:
     async def _run(
         self,
         pool: Connections,
-        connection: psycopg.AsyncConnection[DictRow],
+        connection: Connection,
         query: bytes,
         given: Sequence[object],
     ) -> list[DictRow]:
