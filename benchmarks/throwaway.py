@@ -28,19 +28,29 @@ SETTINGS = {
 }
 
 
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 class ThrowawayPostgres:
     """Trusts whoever connects. ``settings`` are those of the server, by their names."""
 
     def __init__(
-        self, directory: Path, settings: Mapping[str, str], *, start_s: float = START_S
+        self,
+        directory: Path,
+        settings: Mapping[str, str],
+        *,
+        start_s: float = START_S,
+        port: int | None = None,
     ) -> None:
-        """``start_s``: how long a start may stand still."""
+        """``start_s``: how long a start may stand still. ``port``: one that is free now, if none is
+        given."""
         self._directory, self._settings = directory, SETTINGS | dict(settings)
         self._start_s = start_s
         self.data = directory / "data"
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = int(probe.getsockname()[1])
+        self.port = port or _free_port()
         if os.getuid() == 0:
             owner = system_user()
             os.chown(directory, owner.pw_uid, owner.pw_gid)

@@ -23,6 +23,7 @@ from pydantic import SecretStr
 
 from benchmarks.throwaway import ThrowawayPostgres
 from tests.contract.scenes import MemoryScene, PostgresScene, Scene
+from tests.ports import free_port
 from tests.unit.rebuild.buckets import Bucket
 from tideline.control_plane import ControlPlane, connect
 from tideline.control_plane.migrate import apply, provision_roles
@@ -42,14 +43,20 @@ PASSWORDS = {
 START_TIMEOUT_S = 60.0
 
 
-SETTINGS = {"fsync": "off", "max_connections": "60", "shared_buffers": "64MB"}
+SETTINGS = {
+    "fsync": "off",
+    "max_connections": "60",
+    "shared_buffers": "64MB",
+    # A transaction of its own in any database would hold back what is told of as changed.
+    "autovacuum": "off",
+}
 
 
 class PostgresServer(ThrowawayPostgres):
     """With durability switched off for speed, and what happens to servers and their volumes."""
 
     def __init__(self, directory: Path) -> None:
-        super().__init__(directory, SETTINGS, start_s=START_TIMEOUT_S)
+        super().__init__(directory, SETTINGS, start_s=START_TIMEOUT_S, port=free_port())
 
     def client(self, program: str, database: str, *arguments: str, stdin: str = "") -> str:
         """What a client program of the installation prints."""

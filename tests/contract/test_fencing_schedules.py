@@ -17,12 +17,14 @@ from tests.contract.scenes import GatewayProcess, Scene
 from tests.unit.gateway.fakes import FakeClock, until
 from tideline.control_plane.errors import GatewayIdHeld
 from tideline.domain.ids import TopicIdPartition, TopicPartition
+from tideline.gateway.tracking import quiesce
 from tideline.gateway.tracking.confirm import Confirmations
 from tideline.gateway.tracking.lease import Lease
 from tideline.gateway.tracking.quiesce import Fences, IncarnationFenced, QuiesceKeeper
 from tideline.gateway.tracking.view import TrackingView
 
 LEASE_MS = 3_000
+TOLD_WITHIN_S, NOT_TOLD_FOR_S = 20.0, 0.4
 
 
 @dataclass
@@ -79,12 +81,14 @@ class GatewayParts:
     def process(self) -> GatewayProcess:
         return GatewayProcess(self.gateway_id, self.lease.incarnation)
 
-    async def tells(self, log: TopicIdPartition, offset: int) -> bool:
+    async def tells(
+        self, log: TopicIdPartition, offset: int, patience_s: float = TOLD_WITHIN_S
+    ) -> bool:
         """Forward a produce that Kafka appends at ``offset``; whether its producer is told."""
         ticket = self.fences.forwarded(log)
         told = False
         try:
-            told = await self.fences.pass_gate(log, ticket, offset, 0.4)
+            told = await self.fences.pass_gate(log, ticket, offset, patience_s)
         except (TimeoutError, IncarnationFenced):
             pass
         finally:
@@ -127,7 +131,7 @@ async def test_a_process_whose_id_was_taken_over_tells_nothing_at_the_boundary(
     generation = await scene.quiesce(log, [successor])
     await scene.persist(log, 100, generation)
     assert gateway.lease.valid()
-    assert not await gateway.tells(log, 100)
+    assert not await gateway.tells(log, 100, NOT_TOLD_FOR_S)
 
 
 async def test_of_two_live_processes_the_first_keeps_the_id_and_the_other_waits(
@@ -192,7 +196,7 @@ async def test_a_gateway_whose_clock_stood_still_tells_nothing_at_the_boundary(
     assert await scene.fence(gateway.process)
     await scene.persist(log, 100, generation)
     assert gateway.tracking.lease_valid()
-    assert not await gateway.tells(log, 100)
+    assert not await gateway.tells(log, 100, NOT_TOLD_FOR_S)
 
 
 async def test_an_append_in_flight_at_the_closing_is_told_at_once_and_before_the_acknowledgement(
@@ -240,9 +244,10 @@ async def test_a_quiesce_waits_for_what_was_forwarded_before_the_topic_was_track
 
 
 async def test_what_a_frozen_gateway_reads_past_the_boundary_is_not_shown(
-    scene: Scene, gateway: GatewayParts
+    scene: Scene, gateway: GatewayParts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Schedules 2 and 26."""
+    monkeypatch.setattr(quiesce, "READ_PATIENCE_S", 20.0)
     log = await migrating(scene, gateway)
     await gateway.fences.observe(log, 90, 3)
     generation = await scene.plane.next_generation(log)

@@ -41,10 +41,10 @@ async def test_an_outage_is_reported_in_time_and_ends_by_itself(
                 began = time.monotonic()
                 with pytest.raises(ControlPlaneUnavailable):
                     await plane.identity()
-                assert time.monotonic() - began < 5
+                assert time.monotonic() - began < 20
         finally:
             postgres_server.start()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while True:
                 try:
                     await plane.identity()

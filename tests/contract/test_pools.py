@@ -62,6 +62,15 @@ LOCK_AND_MARK = (
 )
 
 
+async def connect_all(pool: Pool, dsn: str, application: str, count: int) -> None:
+    """Each of its connections is made, whatever time that takes, and in use at once."""
+    with held_lock(dsn) as holder:
+        calls = [asyncio.create_task(pool.fetch(LOCK_AND_MARK, retry=False)) for _ in range(count)]
+        await until(lambda: waiting(holder, application) == count)
+        holder.execute("SELECT pg_advisory_unlock(%s)", [KEY])
+        await asyncio.gather(*calls)
+
+
 @pytest.mark.parametrize("given_up_by", ["timeout", "cancellation"])
 async def test_a_call_that_was_given_up_is_not_cancelled_in_postgres(
     database: Database, given_up_by: str
@@ -69,8 +78,9 @@ async def test_a_call_that_was_given_up_is_not_cancelled_in_postgres(
     """Cancelled while it waits for its standby, its commit would be shown to readers at once."""
     settings = database.settings(postgres_pool_size=2)
     pool = Pool(settings, f"given-up-by-{given_up_by}")
-    pool._call_timeout_s = 0.3 if given_up_by == "timeout" else 60.0
     await pool.open()
+    await connect_all(pool, database.dsn, f"given-up-by-{given_up_by}", 1)
+    pool._call_timeout_s = 0.3 if given_up_by == "timeout" else 60.0
     with held_lock(database.dsn) as holder:
         call = asyncio.create_task(pool.fetch(LOCK_AND_MARK, retry=False))
         await until(lambda: waiting(holder, f"given-up-by-{given_up_by}") == 1)
@@ -87,13 +97,14 @@ async def test_a_call_that_was_given_up_is_not_cancelled_in_postgres(
 
 async def test_what_is_left_behind_never_outnumbers_the_pool(database: Database) -> None:
     pool = Pool(database.settings(postgres_pool_size=2), "left-behind")
-    pool._call_timeout_s = 0.3
     await pool.open()
+    await connect_all(pool, database.dsn, "left-behind", 2)
+    pool._call_timeout_s = 0.3
     with held_lock(database.dsn) as holder:
         calls = [pool.fetch(LOCK_AND_MARK, retry=False) for _ in range(6)]
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
         assert {type(outcome) for outcome in outcomes} == {ControlPlaneUnavailable}
-        assert waiting(holder, "left-behind") == 2
+        await until(lambda: waiting(holder, "left-behind") == 2)
         holder.execute("SELECT pg_advisory_unlock(%s)", [KEY])
         await until(lambda: marks(holder) == 2)
     await pool.close()
@@ -105,14 +116,15 @@ async def test_a_connection_whose_call_never_ends_is_dropped_without_a_word(
     """Its session in Postgres goes on, and the pool has a connection again."""
     monkeypatch.setattr(pools, "LINGER_S", 0.1)
     pool = Pool(database.settings(postgres_pool_size=2), "dropped")
-    pool._call_timeout_s = 0.3
     await pool.open()
+    await connect_all(pool, database.dsn, "dropped", 2)
+    pool._call_timeout_s = 0.3
     with held_lock(database.dsn) as holder:
         stuck = [pool.fetch(LOCK_AND_MARK, retry=False) for _ in range(2)]
         await asyncio.gather(*stuck, return_exceptions=True)
         pool._call_timeout_s = 60.0
         assert await pool.fetch(b"SELECT 1 AS one") == [{"one": 1}]
-        assert waiting(holder, "dropped") == 2
+        await until(lambda: waiting(holder, "dropped") == 2)
         holder.execute("SELECT pg_advisory_unlock(%s)", [KEY])
         await until(lambda: marks(holder) == 2)
     await pool.close()
@@ -153,7 +165,7 @@ async def test_a_lease_does_not_wait_behind_the_look_ups_of_consumers(database: 
             for _ in range(40)
         ]
         await asyncio.sleep(0.05)
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(20):
             for _ in range(5):
                 await plane.renew_lease(71, incarnation)
         assert not any(one.done() for one in waiting)
@@ -237,7 +249,7 @@ async def test_a_server_that_said_why_it_closed_idle_connections_costs_no_call_m
     pool = Pool(database.settings(postgres_pool_size=4), "last-words")
     await pool.open()
     try:
-        await asyncio.gather(*(pool.fetch(b"SELECT pg_sleep(0.2)") for _ in range(4)))
+        await connect_all(pool, database.dsn, "last-words", 4)
         await end_backends(database, "last-words", 4)
         for _ in range(5):
             assert await pool.fetch(b"SELECT 1 AS one", retry=False) == [{"one": 1}]
@@ -262,7 +274,7 @@ async def test_a_server_that_has_said_that_it_ends_gets_no_call_before_it_has(
     pool = Pool(settings, "slow-ends")
     await pool.open()
     try:
-        await asyncio.gather(*(pool.fetch(b"SELECT pg_sleep(0.2)") for _ in range(4)))
+        await connect_all(pool, database.dsn, "slow-ends", 4)
         await end_backends(database, "slow-ends", 4)
         await until(lambda: proxy.kept == 4)
         for _ in range(5):

@@ -1056,6 +1056,12 @@ async def triggered(plane: AdminPlane, **answers: Callable[[Any], Any]) -> Any:
 
 
 @pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time enough for whoever is to be refused on a slow machine."""
+    monkeypatch.setattr(configs_handler, "PATIENCE_S", 2.0)
+
+
+@pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(configs_handler, "PATIENCE_S", 0.5)
 
@@ -1083,7 +1089,7 @@ def without_a_leader(request: Any) -> MetadataResponse:
     return with_a_classic_topic(request, leader=-1)
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize(
     ("plane", "metadata", "said"),
     [

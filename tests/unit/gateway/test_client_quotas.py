@@ -72,7 +72,7 @@ async def test_a_producer_above_its_quota_is_told_so_and_not_read_for_as_long(
     second = await bench.ask(produce((TOPIC, 0, BATCH)))
     assert outcomes(second) == {ME: ("none", 101)}, "it was taken all the same (KIP-219)"
     (muted_s,) = bench.client.muted_s
-    assert 3 < muted_s < 4
+    assert 1.5 < muted_s < 3.5, "what is left of it when the second is answered"
     assert second.throttle_time == pytest.approx(timedelta(seconds=muted_s), abs=timedelta(0, 0.01))
 
 
@@ -87,7 +87,7 @@ async def test_a_consumer_above_its_quota_is_told_so_and_not_read_for_as_long(
     assert first.throttle_time == timedelta(0)
     second = await bench.ask(fetch((TOPIC, 0, 101)))
     assert fetched(second)[ME].offsets == [101]
-    assert second.throttle_time > timedelta(seconds=3)
+    assert second.throttle_time > timedelta(seconds=1.5)
     assert len(bench.client.muted_s) == 1
 
 

@@ -98,10 +98,10 @@ async def ask(bench: TrackedBench, **values: Any) -> dict[tuple[str, int], Fetch
     return fetched(await bench.ask(fetch(*BOTH, **values)))
 
 
-def hurried(patch_: pytest.MonkeyPatch) -> None:
+def hurried(patch_: pytest.MonkeyPatch, first_answer_s: float = 1.0) -> None:
     """Who has enough waits for the other side for a moment only; a fetch after one that went
-    without a side for as long as any machine needs to answer."""
-    patch_.setattr(tracked_fetch, "FIRST_ANSWER_S", 1.0)
+    without a side for ``first_answer_s``."""
+    patch_.setattr(tracked_fetch, "FIRST_ANSWER_S", first_answer_s)
     patch_.setattr(tracked_fetch, "BESIDE_S", 0.02)
 
 
@@ -155,7 +155,7 @@ async def test_a_slow_broker_does_not_hold_the_suffix_up_and_its_answer_is_not_l
 async def test_the_next_fetch_waits_for_what_the_broker_owes(
     bench: TrackedBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hurried(monkeypatch)
+    hurried(monkeypatch, first_answer_s=30.0)
     await appended(bench)
     broker = SlowBroker(bench)
     await ask(bench)

@@ -11,7 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.gateway.fakes import LOG, until
-from tests.unit.gateway.wal_bench import HISTORY, OTHER, Bench, two_of_which_the_first_fails
+from tests.unit.gateway.wal_bench import (
+    HISTORY,
+    OTHER,
+    Bench,
+    tells_when_asked,
+    two_of_which_the_first_fails,
+)
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.rebuild import Rebuilt, rebuild
 from tideline.domain.wal_footer import WITHDRAWN, Footer, decode_tail
@@ -22,7 +28,8 @@ STEPS = ["append"] * 6 + ["again", "lose", "down", "fence", "wait"]
 
 
 @pytest.fixture
-async def bench() -> AsyncIterator[Bench]:
+async def bench(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
+    tells_when_asked(monkeypatch)
     made = Bench()
     yield made
     await made.writer.close(0.0)

@@ -278,7 +278,7 @@ async def test_with_neither_postgres_nor_a_snapshot_the_start_waits(
     await asyncio.sleep(0.15)
     assert not starting.done()
     plane.down = False
-    await asyncio.wait_for(starting, 2)
+    await asyncio.wait_for(starting, 5)
     assert bench.kind() is RouteKind.PENDING
 
 
@@ -498,5 +498,5 @@ async def test_a_new_round_is_drained_and_acknowledged_anew(
     assert not waiting.done()
     assert len(plane.tracking_acks) == 1
     held.set()
-    await asyncio.wait_for(waiting, 2)
+    await asyncio.wait_for(waiting, 5)
     await until(lambda: len(plane.tracking_acks) == 2)

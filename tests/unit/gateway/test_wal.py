@@ -17,7 +17,7 @@ from tests.unit.gateway.fakes import (
     GatewayPlane,
     until,
 )
-from tests.unit.gateway.wal_bench import OTHER, Bench, a_lease
+from tests.unit.gateway.wal_bench import OTHER, Bench, a_lease, tells_when_asked
 from tideline.control_plane.model import CommitError
 from tideline.domain.request_handling import Failure
 from tideline.gateway.produce.appends import AppendDropped, AppendFailed
@@ -26,14 +26,15 @@ from tideline.kafka.batches import parse_at
 
 
 @pytest.fixture
-async def bench() -> AsyncIterator[Bench]:
+async def bench(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
+    tells_when_asked(monkeypatch)
     made = Bench()
     yield made
     await made.writer.close(0.0)
 
 
 async def test_a_batch_goes_at_once_when_nothing_is_under_way(bench: Bench) -> None:
-    committed = await asyncio.wait_for(bench.append(0, records=3), 2)
+    committed = await asyncio.wait_for(bench.append(0, records=3), 5)
     assert (committed.error, committed.base_offset) == (CommitError.NONE, 100)
     assert len(bench.store.objects) == 1
     assert bench.writer.unfinished_bytes == 0
@@ -175,7 +176,7 @@ async def test_a_full_buffer_admits_no_more_until_there_is_room(bench: Bench) ->
     outcomes = [bench.append(n, payload=950) for n in range(4)]
     assert not bench.writer.has_room
     bench.store.holds[0].set()
-    await asyncio.wait_for(room.wait(), 2)
+    await asyncio.wait_for(room.wait(), 5)
     await asyncio.gather(*outcomes)
     assert bench.writer.has_room
 
@@ -191,7 +192,7 @@ async def test_a_fenced_incarnation_answers_nothing(bench: Bench) -> None:
     """Schedule 1."""
     bench.plane.fence(bench.lease.incarnation)
     with pytest.raises(AppendDropped):
-        await asyncio.wait_for(bench.append(0), 2)
+        await asyncio.wait_for(bench.append(0), 5)
     bench.store.holds[len(bench.store.puts)] = asyncio.Event()
     pending = bench.append(1)
     await asyncio.sleep(0)
@@ -221,7 +222,7 @@ async def test_a_commit_that_outlives_its_cancellation_takes_nothing_that_came_a
     after = bench.append(1)
     with pytest.raises(AppendDropped):
         await before
-    assert (await asyncio.wait_for(after, 2)).base_offset == 101
+    assert (await asyncio.wait_for(after, 5)).base_offset == 101
     assert len(bench.plane.commits) == 2
     assert bench.writer.unfinished_bytes == 0
 

@@ -162,15 +162,17 @@ class FakeTransactions:
         return producer_id in self.open
 
 
+BENCH = {"suffix_poll_ms": "5", "gateway_lease_ms": "600000"}
+"""A lease lapses when a test says so (:meth:`TrackedBench.lapse`), however slow a machine is."""
+
+
 class TrackedBench:
     """Everything that a handler is given."""
 
     def __init__(self, directory: Path, **settings: str) -> None:
         self.plane = GatewayPlane()
         self.store = FakeObjectStore()
-        self.settings = gateway_settings(
-            "127.0.0.1:1", directory, **{"suffix_poll_ms": "5", **settings}
-        )
+        self.settings = gateway_settings("127.0.0.1:1", directory, **BENCH | settings)
         self.cluster: Any = SimpleNamespace(
             node=self._no_broker, leader_id=self._no_leader, described=self._nothing_described
         )

@@ -25,6 +25,7 @@ from tideline.domain.wal_footer import Footer, decode_tail
 from tideline.domain.wal_streams import Streams
 from tideline.gateway.fetch.from_suffix import HighWatermarks
 from tideline.gateway.fetch.object_reader import ObjectCache
+from tideline.gateway.produce import teller
 from tideline.gateway.produce.appends import Append, AppendFailed
 from tideline.gateway.produce.commit_stream import CommitStream
 from tideline.gateway.produce.object_keys import ObjectKeys
@@ -39,6 +40,12 @@ HISTORY = UUID(int=77)
 @lru_cache(maxsize=1_000)
 def _footer(body: bytes) -> Footer:
     return decode_tail(body, len(body))
+
+
+def tells_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No pause is long enough for an object that only tells, however slow this machine is."""
+    monkeypatch.setattr(teller, "TELL_AFTER_S", 60.0)
+    monkeypatch.setattr(teller, "TELL_WITHIN_S", 60.0)
 
 
 def a_lease(plane: GatewayPlane, gateway_id: int = 1) -> Lease:

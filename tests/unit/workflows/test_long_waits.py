@@ -96,16 +96,16 @@ async def test_a_wait_for_tiering_that_lasts_longer_than_it_may_says_since_when(
     world: World, client: Client
 ) -> None:
     """``inkless.migration.segment.wait.ms``, beyond what one attempt waits."""
-    world.script[Phase.READINESS] = fails(failures.WAITING, "offset 40 to 50", times=3)
-    options = {"segment_wait_ms": 1_200}
+    world.script[Phase.READINESS] = fails(failures.WAITING, "offset 40 to 50", times=4)
+    options = {"segment_wait_ms": 3_000}
     async with world.worker(client):
         given = {"topic": world.topic, "options": options}
         assert (await world.run(client, given)).outcome == "hybrid"
-        # Looked at first, then after 0.5 s and after 1.5 s.
+        # Looked at first, then after 0.5 s, 1.5 s and 3.5 s.
         *_, early, overdue = await waiting_reasons(world, client)
     assert early == "partition 0: offset 40 to 50"
     assert re.fullmatch(
-        r"tiering takes longer than segment_wait_ms=1200, since 20\S+\+00:00: "
+        r"tiering takes longer than segment_wait_ms=3000, since 20\S+\+00:00: "
         "partition 0: offset 40 to 50",
         overdue,
     )

@@ -261,7 +261,7 @@ async def test_a_resume_tries_at_once_what_is_being_waited_for(
     world: World, client: Client
 ) -> None:
     world.script[TopicActivity.AWAIT_TRACKING] = fails(failures.WAITING, "gateway 2", times=8)
-    async with world.worker(client), asyncio.timeout(10):  # half a minute if nobody resumes
+    async with world.worker(client), asyncio.timeout(25):  # half a minute if nobody resumes
         handle = await world.start(client)
 
         async def goes_on() -> bool:
