@@ -121,6 +121,54 @@ async def test_quiescing_parks_and_the_suffix_takes_over_in_order(bench: Tracked
     assert not any(client.forwarded for client in clients)
 
 
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        ErrorCode.not_leader_or_follower,
+        ErrorCode.not_enough_replicas,
+        ErrorCode.unknown_topic_or_partition,
+    ],
+)
+async def test_what_was_parked_behind_a_batch_that_kafka_refuses_for_now_comes_after_it(
+    bench: TrackedBench, refusal: ErrorCode
+) -> None:
+    """Schedule 10: nobody knows the producer at B0, and whoever comes first begins."""
+    first, second = (
+        produce((TOPIC, 0, record_batch(1, producer_id=7, epoch=0, sequence=sequence)))
+        for sequence in (0, 1)
+    )
+    bench.show(PENDING)
+    held: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+    bench.client.broker[ApiKey.PRODUCE] = lambda _: held
+    forwarded = asyncio.create_task(bench.ask(first))
+    await until(lambda: bench.client.forwarded)
+    bench.show(QUIESCING)
+    parked = asyncio.create_task(bench.ask(second))
+    await until(lambda: bench.parts.parking.waiting(LOG))
+    held.set_result(acknowledging(0, refusal)(bench.client.forwarded[0]))
+    assert outcomes(await forwarded)[ME][0] != "none"
+    bench.show(SUFFIX)
+    assert outcomes(await parked) == {ME: ("request_timed_out", -1)}
+    assert outcomes(await bench.ask(first)) == {ME: ("none", 100)}
+    assert outcomes(await bench.ask(second)) == {ME: ("none", 101)}
+
+
+async def test_what_comes_behind_a_batch_that_was_refused_for_now_waits_for_it(
+    bench: TrackedBench,
+) -> None:
+    """The partition was not known yet, and is, between two that were pipelined."""
+    first, second = (
+        produce((TOPIC, 0, record_batch(1, producer_id=7, epoch=0, sequence=sequence)))
+        for sequence in (0, 1)
+    )
+    bench.show(tracked_row(1))
+    assert outcomes(await bench.ask(first)) == {ME: ("not_leader_or_follower", -1)}
+    bench.show(SUFFIX)
+    assert outcomes(await bench.ask(second)) == {ME: ("request_timed_out", -1)}
+    assert outcomes(await bench.ask(first)) == {ME: ("none", 100)}
+    assert outcomes(await bench.ask(second)) == {ME: ("none", 101)}
+
+
 async def test_an_abort_forwards_what_was_parked(bench: TrackedBench) -> None:
     """Schedule 13: and so does the end of a quiesce whose worker died."""
     bench.show(QUIESCING)
@@ -359,3 +407,20 @@ async def test_a_connection_that_ends_leaves_nothing_behind(bench: TrackedBench)
     asking.cancel()
     await asyncio.gather(asking, return_exceptions=True)
     assert bench.parts.parking.waiting(LOG) == 0
+
+
+async def test_what_nobody_waits_for_goes_on_without_the_connection_that_it_came_on(
+    bench: TrackedBench,
+) -> None:
+    """As at a broker that has read it. What is dropped beside it has a client that waits."""
+    bench.show(QUIESCING)
+    assert await bench.ask(produce((TOPIC, 0, BATCH), acks=0)) is None
+    asking = asyncio.create_task(bench.ask(produce((TOPIC, 0, BATCH))))
+    await until(lambda: bench.parts.parking.waiting(LOG) == 2)
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    assert bench.parts.parking.waiting(LOG) == 1
+    bench.show(SUFFIX)
+    await until(lambda: bench.plane.suffix().high_watermark == 102)
+    names = {task.get_name() for task in asyncio.all_tasks()}
+    assert "produce-acks-0" not in names, "no task waits for what never comes"

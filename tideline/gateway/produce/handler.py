@@ -15,7 +15,6 @@ from typing import Any
 from tideline.background import spawn
 from tideline.domain.ack_gate import UNKNOWN_OFFSET, AckTicket, is_final, told_as
 from tideline.domain.answers import READ_AGAIN, SEND_AGAIN, Asked, Behaviour, LeaseState, handling
-from tideline.domain.authorization import CANNOT_ASK
 from tideline.domain.quotas import QuotaKind
 from tideline.domain.request_handling import KafkaErrorCode, RouteKind
 from tideline.errors import TidelineError
@@ -72,7 +71,6 @@ class ProduceRequest:
         self._tracking = handler.tracking
         self._fences = handler.fences
         self._parking = handler.parking
-        self._refused = handler.refused
         self._leaders = handler.leaders
         self._judged = Judged({})
         self._patience_s = handler.patience_s
@@ -85,6 +83,7 @@ class ProduceRequest:
                 version=context.header.api_version,
                 source=context.connection,
                 writer=handler.writer,
+                refused=handler.refused,
                 examiner=handler.examiner,
                 to_kafka=self.to_kafka,
             )
@@ -115,13 +114,7 @@ class ProduceRequest:
         self._judged = await rights.judge(self.context, names)
         for part in self.all:
             if (code := self._judged.refusal(part.at)) is not None:
-                self._refuse(part, code)
-
-    def _refuse(self, part: PartitionProduce, code: KafkaErrorCode) -> None:
-        """Of one that its client sends again, what it has sent behind it waits for that."""
-        if code is CANNOT_ASK and part.at.log is not None:
-            self._refused.refuse((part.at.log, self.context.connection), part.producer)
-        part.refuse(code)
+                part.refuse(code)
 
     async def refuse_new_transactions(self, transactions: OpenTransactions) -> None:
         """Only a transaction that is open on a partition already may go on there, and none in
@@ -180,9 +173,7 @@ class ProduceRequest:
 
     def _admit(self, part: PartitionProduce, max_wait_s: float) -> None:
         if (code := self._judged.refusal(part.at)) is not None:
-            self._refuse(
-                part, code
-            )  # it joined the tracked set since the client's rights were asked
+            part.refuse(code)  # it joined the tracked set since the client's rights were asked
             return
         # The lease is looked at when its turn comes.
         answer = handling(Asked.PRODUCE, part.at.route(self._tracking), LeaseState.HELD)
@@ -202,6 +193,7 @@ class ProduceRequest:
                     max_wait_s=max_wait_s,
                     admit=part.admit,
                     refuse=part.refuse,
+                    awaited=self.acks != 0,
                 ),
             )
 
@@ -309,16 +301,11 @@ class ProduceRequest:
                 part.settle(relayed, "kafka")
             else:
                 metrics.ACKS_WITHHELD.inc()
-                self._retry_later(part)
+                part.settle(ProduceOutcome(SEND_AGAIN), "withheld")
         except TimeoutError:
-            self._retry_later(part)
+            part.settle(ProduceOutcome(SEND_AGAIN), "withheld")
         finally:
             self._fences.answered(log, acknowledged)
-
-    def _retry_later(self, part: PartitionProduce) -> None:
-        assert part.at.log is not None
-        self._refused.refuse((part.at.log, self.context.connection), part.producer)
-        part.settle(ProduceOutcome(SEND_AGAIN), "withheld")
 
     async def outcome(self) -> bytes:
         """Every partition's answer, as the response frame."""

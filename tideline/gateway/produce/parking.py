@@ -116,6 +116,8 @@ class ParkedProduce:
     admit: Callable[[Admission], None]
     """Takes it on, at once, in order. Not called after ``refuse``."""
     refuse: Callable[[KafkaErrorCode], None]
+    awaited: bool = True
+    """Its client waits for an answer; what nobody waits for goes on without its connection."""
     arrived: float = field(default=0.0)
     deadline: float = field(default=0.0)
     number: int = field(default=-1)
@@ -230,10 +232,10 @@ class ParkingLot:
             self.drain(log)
 
     def drop(self, source: object) -> None:
-        """The connection is gone: nobody waits for what it had parked, and it was never taken
-        on."""
+        """The connection is gone: nobody waits any more for what it had parked, and it was never
+        taken on."""
         for log, lane in list(self._lanes.items()):
-            for entry in self._split(lane, lambda entry: entry.source is source):
+            for entry in self._split(lane, lambda e: e.source is source and e.awaited):
                 self._leaves(entry)
             self._forget_if_empty(log)
 

@@ -11,6 +11,7 @@ from typing import Any
 from prometheus_client import Counter
 
 from tideline.control_plane.model import CommittedBatch
+from tideline.domain.ack_gate import is_final
 from tideline.domain.pipelining import ProducerBatch
 from tideline.domain.request_handling import COMMIT_ERRORS, FAILURE_ERRORS, KafkaErrorCode
 from tideline.domain.topic_configs import LOG_APPEND_TIME
@@ -19,7 +20,7 @@ from tideline.gateway.messages import RequestedPartition, error
 from tideline.gateway.produce.appends import Append, AppendFailed
 from tideline.gateway.produce.examination import Allowance, Examined, Examiner, OnAccount
 from tideline.gateway.produce.parking import Admission
-from tideline.gateway.produce.wal import WalWriter
+from tideline.gateway.produce.wal import RefusedProduces, WalWriter
 from tideline.gateway.transactions import refuse_new_transaction
 from tideline.kafka.batches import BatchHeader, InvalidBatch, parse_at
 from tideline.kafka.produced import RefusedBatch
@@ -56,6 +57,7 @@ class PartitionProduce:
         version: int,
         source: object,
         writer: WalWriter,
+        refused: RefusedProduces,
         examiner: Examiner,
         to_kafka: Callable[[PartitionProduce], None],
     ) -> None:
@@ -69,6 +71,7 @@ class PartitionProduce:
         self._version = version
         self._source = source
         self._writer = writer
+        self._refused = refused
         self._examiner = examiner
         self._examined: Examined | None = None
         self._looked = False
@@ -118,10 +121,14 @@ class PartitionProduce:
         self.refuse(int(refuse_new_transaction(self._version)))
 
     def settle(self, outcome: ProduceOutcome, path: str) -> None:
-        """The outcome; the first one counts. ``path`` is for the metric."""
+        """The outcome; the first one counts. ``path`` is for the metric. Behind one that its client
+        sends again nothing of its producer is accepted before it, whoever refused it."""
         count_outcome(path, outcome)
-        if not self.answer.done():
-            self.answer.set_result(outcome)
+        if self.answer.done():
+            return
+        if self.at.log is not None and not is_final(outcome.code):
+            self._refused.refuse((self.at.log, self._source), self.producer)
+        self.answer.set_result(outcome)
 
     def fail(self, failure: BaseException) -> None:
         """There is no answer: the connection ends."""
