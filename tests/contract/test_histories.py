@@ -13,9 +13,12 @@ from types import SimpleNamespace
 import psycopg
 import pytest
 
-from tests.contract.conftest import PASSWORDS, Database, PostgresServer
+from tests.contract.conftest import PASSWORDS, Database, PostgresServer, a_server
 from tests.contract.scenes import PostgresScene, batch
+from tests.contract.test_pools import waiting
+from tests.unit.gateway.fakes import until
 from tideline.control_plane import ControlPlane, connect, pool
+from tideline.control_plane.calls import SERVER_IDENTITY, Function, nothing
 from tideline.control_plane.migrate import apply, provision_roles
 from tideline.domain.history import (
     WITNESS_S,
@@ -89,6 +92,50 @@ async def test_a_promotion_that_lost_nothing_is_told_from_a_crash_and_from_a_los
         lost = replace(before, beat=promoted.beat + 1)
         seen = await plane.identity(lost)
         assert "beat" in str(disagreement(lost, seen))
+
+
+@pytest.fixture
+def standby(own_server: PostgresServer) -> Iterator[PostgresServer]:
+    """It follows the server, whose commits wait for it."""
+    with a_server("tideline-contract-") as server:
+        server.follow(own_server)
+        own_server.stop()
+        own_server.start(synchronous_standby_names="*")
+        server.start()
+        yield server
+
+
+async def test_a_primary_that_was_left_behind_and_still_runs_answers_nobody_who_saw_its_successor(
+    own_server: PostgresServer, standby: PostgresServer
+) -> None:
+    """It knows nothing of its successor, and would send consumers back to where it ends."""
+    history, settings = HistoryWatch(), Database(own_server.dsn).settings()
+    old = pool.Pool(settings, "left-behind", 2, history)
+    new = pool.Pool(Database(standby.dsn).settings(), "promoted", 1, history)
+    await old.open()
+    try:
+        seen = await old.call(SERVER_IDENTITY, None, None)
+        assert seen.waits_for_standby
+        assert await old.call(Function("beat_history", nothing)) is None
+        assert history.judge(None, await old.call(SERVER_IDENTITY, None, None)) is None
+        with psycopg.connect(own_server.dsn, autocommit=True) as admin:
+            admin.execute("SELECT pg_advisory_lock(1)")
+            asked = asyncio.create_task(old.fetch(b"SELECT pg_advisory_lock_shared(1)"))
+            await until(lambda: waiting(admin, "left-behind") == 1)
+            with psycopg.connect(standby.dsn, autocommit=True) as promoting:
+                promoting.execute("SELECT pg_promote()")
+            await new.open()
+            assert await new.fetch(b"SELECT 1 AS one") == [{"one": 1}]
+            assert history.seen is not None
+            assert history.seen.timeline == seen.timeline + 1
+            admin.execute("SELECT pg_advisory_unlock(1)")
+        with pytest.raises(TidelineError):
+            await asked
+        with pytest.raises(TidelineError):
+            await old.fetch(b"SELECT 1 AS one")
+    finally:
+        await old.close()
+        await new.close()
 
 
 async def test_a_volume_that_was_rolled_back_gets_no_call(own_server: PostgresServer) -> None:

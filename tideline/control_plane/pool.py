@@ -67,6 +67,7 @@ are tasks, which end."""
 _ROLE_IS_FULL = "too many connections for role"
 """What libpq tells of it; there is no code before there is a connection. With other words of a
 server's own language a task does not wait, and is tried again by Spark."""
+_LEFT_BEHIND = "the server that answered was replaced by a promotion meanwhile"
 LINGER_S = 60.0
 """How long a call that its caller gave up may go on before its connection is dropped."""
 ENDED_AT_ONCE_S = 0.2
@@ -101,6 +102,8 @@ class Connection(psycopg.AsyncConnection[DictRow]):
     closes, by milliseconds or, while it dies slowly, by more."""
 
     is_ending = False
+    timeline = -1
+    """Of its server when it was compared with what had been seen; -1: nothing had been."""
 
     def hear(self, said: Diagnostic) -> None:
         """What the server said unasked."""
@@ -228,13 +231,13 @@ class Pool:
 
     async def _compare(self, connection: Connection) -> None:
         """Another server, or one that has lost commits, gets no call but the one that halts its
-        history: who starts later may not have seen what is lost. Its restart, restore or promotion
-        has broken every older connection."""
+        history: who starts later may not have seen what is lost."""
         if (seen := self._history.seen) is None:
             return
         query = statement(SERVER_IDENTITY.name, 2)
         cursor = await connection.execute(query, [seen.beat, seen.token], prepare=False)
         now = SERVER_IDENTITY.read(await cursor.fetchall())
+        connection.timeline = now.timeline
         why = self._history.judge(seen, now)
         halts = why is not None and lacks_commits(seen, now)
         if why is None and (witness := self._history.witness) is not None:
@@ -247,6 +250,12 @@ class Pool:
             if halts:
                 await connection.execute(statement(HALT, 1), [why], prepare=False)
             raise WrongHistory(f"Postgres is not the one that was seen: {why}")
+
+    def _is_left_behind(self, connection: Connection) -> bool:
+        """Whether another server has been promoted since: the connection's own may be cut off from
+        all others and still answer, with what was true then."""
+        seen = self._history.seen
+        return seen is not None and connection.timeline < seen.timeline
 
     def acknowledged(self, object_key: str) -> None:
         """See :meth:`tideline.domain.history.HistoryWatch.acknowledged`."""
@@ -297,7 +306,10 @@ class Pool:
                 call = spawn(self._run(pool, connection, query, given), "sql-call")
                 self._calls[call] = connection
                 call.add_done_callback(self._ended)
-                return await self._not_cancelled(call)
+                rows = await self._not_cancelled(call)
+                if connection.timeline >= 0 and self._is_left_behind(connection):
+                    raise psycopg.OperationalError(_LEFT_BEHIND)
+                return rows
         except PoolTimeout as error:
             if (why := self._history.refused) is not None:
                 raise WrongHistory(f"Postgres is not the one that was seen: {why}") from error
@@ -319,8 +331,8 @@ class Pool:
             pool, over = self._pool, 0
             # Each that is over is replaced; the pool's own ``check`` waits a second before it looks
             # at the next, and longer before each further one. New ones that are over are another
-            # thing: somebody ends them.
-            while _is_over(connection := await pool.getconn()):
+            # thing: somebody ends them, or no server is there but the one that was left.
+            while _is_over(connection := await pool.getconn()) or self._is_left_behind(connection):
                 await asyncio.shield(spawn(_given_up(pool, connection), "ended-connection"))
                 over += 1
                 if over > self._size:
@@ -375,9 +387,10 @@ class Pool:
         """(channel, payload) of every NOTIFY, on a connection of its own. Ends only by an error or
         by being closed."""
         try:
-            async with await psycopg.AsyncConnection.connect(
-                self._conninfo, autocommit=True
+            async with await Connection.connect(
+                self._conninfo, autocommit=True, row_factory=dict_row
             ) as connection:
+                await self._compare(connection)
                 for channel in channels:
                     await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
                 if on_listening is not None:
@@ -388,6 +401,8 @@ class Pool:
                         async for notice in notices:
                             yield notice.channel, notice.payload
                     await connection.execute("SELECT 1")
+                    if self._is_left_behind(connection):
+                        raise psycopg.OperationalError(_LEFT_BEHIND)
         except (psycopg.Error, TimeoutError, OSError) as error:
             raise translate(error) from error
 

@@ -300,6 +300,9 @@ _anyk = _pinned(Handling(Behaviour.PREFIX, then_leader=True))
 _both = _pinned(Handling(Behaviour.BOTH))
 _anyb = _pinned(Handling(Behaviour.BOTH, then_leader=True))
 _suffix = _pinned(Handling(Behaviour.SUFFIX))
+_ended = Cell(_suffix.held, Handling(Behaviour.REFUSE, READ_AGAIN), _STORAGE)
+"""An end sends consumers back that stand past it: without a lease Postgres may be one that was left
+behind by a promotion."""
 _lost = _refused(KafkaErrorCode.OFFSET_OUT_OF_RANGE)
 """The position does not exist any more, whoever is asked."""
 _gone = _refused(KafkaErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -328,7 +331,7 @@ ANSWERS = _table(
     (_A.BY_TIME,       (_pass, _said,   _said,  _both,   _anyb,   _suffix, _gone, _other)),
     (_A.TIERED,        (_pass, _said,   _said,  _kafka,  _anyk,   _suffix, _gone, _other)),
     (_A.EPOCH_PREFIX,  (_pass, _said,   _said,  _kafka,  _anyk,   _suffix, _gone, _other)),
-    (_A.EPOCH_SUFFIX,  (_pass, _said,   _said,  _suffix, _suffix, _suffix, _gone, _other)),
+    (_A.EPOCH_SUFFIX,  (_pass, _said,   _said,  _ended,  _ended,  _ended,  _gone, _other)),
     (_A.DELETE_PREFIX, (_pass, _delete, _later, _kafka,  _anyk,   _suffix, _gone, _other)),
     (_A.DELETE_SUFFIX, (_pass, _delete, _later, _both,   _anyb,   _suffix, _gone, _other)),
 )
@@ -338,6 +341,13 @@ ANSWERS = _table(
 def handling(asked: Asked, route: PartitionRoute, lease: LeaseState) -> Handling:
     """What to do with one partition of a request."""
     return ANSWERS[asked][state_of(route)].under(lease)
+
+
+def is_past_the_end(end: int, known: int, lease: LeaseState) -> bool:
+    """Whether a consumer that stands past ``end``, the high watermark that Postgres told now, may
+    be told so, which resets it. A server that was left behind by a promotion knows of less than was
+    told before: ``known``, the highest one here (-1: none), or, without a lease, elsewhere."""
+    return lease is LeaseState.HELD and known <= end
 
 
 @dataclass(frozen=True, slots=True)

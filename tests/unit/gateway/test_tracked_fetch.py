@@ -348,6 +348,30 @@ async def test_the_suffix_is_read_from_the_boundary_on_with_its_epoch(
     assert (await ask(bench, 104)).error == "offset_out_of_range"
 
 
+async def test_an_end_that_postgres_has_left_behind_sends_no_consumer_back(
+    bench: TrackedBench,
+) -> None:
+    """A primary that was cut off when another was promoted still answers, with where it ended."""
+    bench.show(SUFFIX)
+    await appended(bench, 3)
+    bench.parts.watermarks.observe(LOG, 110)
+    assert (await ask(bench, 105)).error == "not_leader_or_follower", "more was told here"
+    assert (await ask(bench, 102)).offsets == [102]
+
+
+async def test_without_a_lease_no_consumer_is_told_that_it_is_past_the_end(
+    bench: TrackedBench,
+) -> None:
+    """It may have read through another gateway, which knows the promoted server already."""
+    bench.show(SUFFIX)
+    await appended(bench, 3)
+    bench.lapse()
+    assert (await ask(bench, 104)).error == "not_leader_or_follower"
+    assert (await ask(bench, 102)).offsets == [102]
+    await bench.lease()
+    assert (await ask(bench, 104)).error == "offset_out_of_range"
+
+
 async def test_behind_an_accepted_gap_a_reader_goes_on_at_the_boundary(
     bench: TrackedBench,
 ) -> None:

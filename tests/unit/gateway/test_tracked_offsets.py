@@ -423,6 +423,16 @@ async def test_older_epochs_end_in_kafka_and_at_most_at_the_boundary(bench: Trac
     assert await ended(bench, 4) == ("none", 4, 0)
 
 
+async def test_without_a_lease_nobody_is_told_where_the_epoch_of_the_suffix_ends(
+    bench: TrackedBench,
+) -> None:
+    """A Postgres that a promotion left behind would have consumers truncate to where it ended."""
+    bench.show(SUFFIX)
+    assert await ended(bench, 7) == ("none", 7, 100)
+    bench.lapse()
+    assert await ended(bench, 7) == ("not_leader_or_follower", -1, -1)
+
+
 async def test_a_leader_that_lost_the_end_of_the_prefix_does_not_say_where_an_epoch_ended(
     bench: TrackedBench,
 ) -> None:

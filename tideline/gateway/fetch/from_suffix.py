@@ -21,7 +21,7 @@ from tideline.control_plane.model import (
     FindBatchesRequest,
     FoundBatches,
 )
-from tideline.domain.answers import Asked, Behaviour, handling
+from tideline.domain.answers import READ_AGAIN, Asked, Behaviour, handling, is_past_the_end
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.request_handling import FETCH_FAILURE, FIND_ERRORS, KafkaErrorCode, RouteKind
 from tideline.errors import TidelineError
@@ -258,6 +258,10 @@ class SuffixSide:
         code = named(FIND_ERRORS.get(rows.error, FETCH_FAILURE), asked.at.key)
         if rows.error == SUFFIX_HOLE:
             unreadable("hole", at, asked.offset)
+        if code is KafkaErrorCode.OFFSET_OUT_OF_RANGE and asked.offset > rows.high_watermark:
+            known, lease = self._watermarks.known(at), self._tracking.lease
+            if not is_past_the_end(rows.high_watermark, known, lease):
+                code = READ_AGAIN
         if code is not KafkaErrorCode.NONE:
             return PartitionResult.refusal(code)
         self._watermarks.observe(at, rows.high_watermark)
