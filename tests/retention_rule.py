@@ -33,6 +33,7 @@ class Unit:
     end_offset: int
     size_bytes: int
     max_timestamp: int
+    """When it came where none of its records has one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,12 @@ def log_id(tiered: Tiered, log: TopicIdPartition) -> int:
     return int(str(found))
 
 
+def now_ms(tiered: Tiered) -> int:
+    """Postgres's clock."""
+    ((now,),) = tiered.scene.sql("SELECT tideline.epoch_ms(clock_timestamp())")
+    return int(str(now))
+
+
 async def test_the_wal_region_is_cut_where_the_rule_cuts_it(tiered: Tiered) -> None:
     rng = random.Random(11)
     logs: dict[int, list[Unit]] = {}
@@ -59,6 +65,27 @@ async def test_the_wal_region_is_cut_where_the_rule_cuts_it(tiered: Tiered) -> N
                 break
         wanted = (run.before_offset, run.by_time, run.by_size, run.removed_bytes)
         assert (cut.before_offset, cut.by_time, cut.by_size, cut.removed_bytes) == wanted, request
+
+
+async def test_records_without_a_timestamp_are_as_old_as_their_commit_and_then_as_their_segment(
+    tiered: Tiered,
+) -> None:
+    """As Kafka takes the time at which a segment without timestamps was last written."""
+    _, (log,) = await tiered.scene.diskless_topic()
+    before = now_ms(tiered)
+    await tiered.commit(log, batches=2, timestamp=-1)
+    after, number = now_ms(tiered), log_id(tiered, log)
+
+    def cut(cutoff_ms: int) -> int:
+        (found,) = tiered.plane.retention_wal_cut([CutRequest(number, 0, cutoff_ms, 0)])
+        return found.by_time
+
+    assert [cut(-1), cut(before - 1), cut(after)] == [0, 0, 2]
+    tiered.worker.split(log.topic_id)
+    tiered.worker.merge(log, max_batches=2)
+    tiered.scene.sql("UPDATE merged_segments SET max_timestamp = -1 WHERE log_id = %s", number)
+    (unit,) = tiered.plane.retention_suffix([number], [False])
+    assert after <= unit.max_timestamp <= now_ms(tiered)
 
 
 async def test_a_cut_looks_at_a_bounded_number_of_batches(tiered: Tiered) -> None:

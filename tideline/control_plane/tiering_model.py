@@ -489,6 +489,7 @@ class SuffixUnit:
     end_offset: int
     size_bytes: int
     max_timestamp: int
+    """ms; when the segment was finished where none of its records has one."""
 
 
 @dataclass(frozen=True, slots=True)

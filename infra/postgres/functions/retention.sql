@@ -171,6 +171,12 @@ BEGIN
 END
 $$;
 
+-- When what has no timestamp is as old as it is: when it came, as in Kafka (LogSegment.largestTimestamp).
+CREATE FUNCTION largest_timestamp(p_largest bigint, p_came bigint) RETURNS bigint
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN p_largest < 0 THEN p_came ELSE p_largest END
+$$;
+
 -- The units of the suffixes of p_log_ids: merged segments (region 1) and, where p_sized says so,
 -- all WAL batches as one row (region 2). One statement, so that a batch that is merged meanwhile
 -- counts once.
@@ -184,7 +190,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
     FROM unnest(p_log_ids, p_sized) AS wanted (log_id, sized)
     JOIN logs AS l USING (log_id)
     CROSS JOIN LATERAL (
-        SELECT 1, s.base_offset, s.last_offset, s.size_bytes, s.max_timestamp
+        SELECT 1, s.base_offset, s.last_offset, s.size_bytes,
+                largest_timestamp(s.max_timestamp, epoch_ms(s.finished_at))
             FROM merged_segments AS s
             WHERE s.log_id = l.log_id AND s.state = 'COPY_SEGMENT_FINISHED'
                 AND s.last_offset >= l.suffix_start
@@ -199,7 +206,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
 $$;
 
 -- The leading run of WAL batches that retention removes, log by log: a batch goes when its
--- max_timestamp is at most the cutoff (-1: none is), else while the excess holds all of it; either
+-- largest timestamp is at most the cutoff (-1: none is), else while the excess holds all of it; either
 -- way the excess shrinks. tideline.domain.retention.LeadingRun is the same rule.
 -- Answers before_offset (exclusive). Looks at no more than p_limit batches in all: a log that is
 -- not reached is left out, and what is left over is the next run's. Without a sort, whatever statistics
@@ -226,7 +233,9 @@ BEGIN
         removed_bytes := 0;
         v_excess := p_excess[i];
         FOR v_batch IN
-            SELECT b.base_offset, b.last_offset, b.byte_size, b.max_timestamp FROM batches AS b
+            SELECT b.base_offset, b.last_offset, b.byte_size,
+                    largest_timestamp(b.max_timestamp, b.append_time) AS max_timestamp
+                FROM batches AS b
                 WHERE b.log_id = p_log_ids[i] AND b.last_offset >= p_from[i]
                 ORDER BY b.last_offset LIMIT v_left
         LOOP
