@@ -45,6 +45,9 @@ RATE = 25.0
 seconds. Each goes to three brokers, and in the suffix is an object and a commit of its own."""
 HANGS_S = 600.0
 """A program of a test that has not ended after so many seconds never will, on any machine."""
+SEEMS_DEAD = "no sign of life"
+"""So a migration is refused while a gateway's renewals do not reach Postgres for as long as its
+lease lasts, as on a disk that others use."""
 
 
 def until(what: str, probe: Callable[[], T | None], timeout_s: float = 60.0) -> T:
@@ -60,6 +63,37 @@ def until(what: str, probe: Callable[[], T | None], timeout_s: float = 60.0) -> 
             raise AssertionError(f"waited {waited:.0f} s for {what}")
         time.sleep(min(0.02 + waited / 100, 0.1))
     return found
+
+
+def until_still(what: str, count: Callable[[], int], seconds: float) -> int:
+    """Wait until ``count`` has not changed for so long; what it is."""
+    seen, since = count(), time.monotonic()
+
+    def still() -> bool:
+        nonlocal seen, since
+        at = time.monotonic()
+        if (now := count()) != seen:
+            seen, since = now, at
+        return at - since >= seconds
+
+    until(f"{what} to stand still for {seconds:g} s", still)
+    return seen
+
+
+def until_taken(trigger: Callable[[], object]) -> None:
+    """Repeat the config change that ``trigger`` makes while it is refused for a gateway that seems
+    dead."""
+
+    def taken() -> bool:
+        try:
+            trigger()
+        except KafkaException as error:
+            if SEEMS_DEAD in str(error):
+                return False
+            raise
+        return True
+
+    until("every gateway to renew its lease", taken)
 
 
 def counted(stack: Stack, name: str, **labels: str) -> int:
@@ -247,7 +281,7 @@ class Case:
 
     def trigger(self) -> None:
         """Start the migration as a user does: by a config change."""
-        topics.trigger_migration(self.admin, self.topic)
+        until_taken(lambda: topics.trigger_migration(self.admin, self.topic))
 
     def rows(self, columns: str) -> list[tuple[object, ...]]:
         """Columns of this topic's ``logs`` rows, by partition."""
@@ -570,7 +604,13 @@ class Command:
 
 def command(stack: Stack, *arguments: str, wait: bool = False) -> Command:
     """Run a command against the stack; ``wait`` asserts that it succeeds."""
-    started = Command(stack, arguments)
-    if wait:
-        assert started.wait(HANGS_S) == 0, started.output()
-    return started
+    if not wait:
+        return Command(stack, arguments)
+
+    def ended() -> Command | None:
+        ran = Command(stack, arguments)
+        succeeded = ran.wait(HANGS_S) == 0
+        assert succeeded or SEEMS_DEAD in ran.output(), ran.output()
+        return ran if succeeded else None
+
+    return until(f"{' '.join(arguments)} to succeed", ended)

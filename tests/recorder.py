@@ -11,7 +11,7 @@ from itertools import count, pairwise
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
-from tests.harness import HANGS_S, until
+from tests.harness import HANGS_S, until, until_still
 from tests.history.checker import judge
 from tests.history.operations import (
     Fetch,
@@ -245,15 +245,9 @@ class Recorder:
 
     def until_nobody_is_told(self, *producers: str, seconds: float = 0.5) -> None:
         """None of these, who go on sending, was told anything for so long."""
-        seen, since = self.acknowledged(*producers), time.monotonic()
-
-        def still() -> bool:
-            nonlocal seen, since
-            if (now := self.acknowledged(*producers)) != seen:
-                seen, since = now, time.monotonic()
-            return time.monotonic() - since >= seconds
-
-        until(f"{', '.join(producers)} to be told nothing", still)
+        until_still(
+            f"what {', '.join(producers)} are told", lambda: self.acknowledged(*producers), seconds
+        )
 
     def start(self, name: str, run: Callable[[], None], stop: threading.Event) -> None:
         """A client that ends soon after ``stop``."""

@@ -189,7 +189,7 @@ class Role:
     def metric(self, name: str) -> float:
         """The sum of a metric's series now."""
         address = self._stack.endpoints.metrics[self.name]
-        text = urlopen(f"http://{address}/metrics", timeout=5).read().decode()
+        text = urlopen(f"http://{address}/metrics", timeout=30).read().decode()
         series = [line for line in text.splitlines() if line.partition("{")[0].split()[0] == name]
         assert series, f"{self.name} has no metric {name}"
         return sum(float(line.rpartition(" ")[2]) for line in series)

@@ -83,18 +83,20 @@ def failed_with(
     False when the run has come to success instead: it was through before the fault.
     """
 
-    read: set[tuple[str, int]] = set()
+    read: dict[tuple[str, int], list[str]] = {}
 
-    def new_failures(task: str) -> list[str]:
+    def read_failures(task: str) -> None:
         """Messages of the attempts that have failed since the last look."""
         found = api.task(dag, run, task, index) or {"try_number": 0, "state": None}
         last = found["try_number"] - (found["state"] not in ("up_for_retry", "failed"))
-        new = {(task, attempt) for attempt in range(1, last + 1)} - read
-        read.update(new)
-        return [m for _, attempt in new for m in api.failures(dag, run, task, attempt, index)]
+        for attempt in range(1, last + 1):
+            if (task, attempt) not in read:
+                read[task, attempt] = api.failures(dag, run, task, attempt, index)
 
     def ended() -> str:
-        messages = [message for task in tasks for message in new_failures(task)]
+        for task in tasks:
+            read_failures(task)
+        messages = [message for found in read.values() for message in found]
         if any(all(text in message for text in says) for message in messages):
             return "as it should"
         return "well" if api.run(dag, run)["state"] == "success" else ""

@@ -131,10 +131,14 @@ def networks_fail_while_it_tracks(case: Case, recorder: Recorder, ways: Networks
 
 
 def until_appended_and_not_told(case: Case, recorder: Recorder) -> None:
-    recorder.until_nobody_is_told(*BOTH)
-    end = Recorder(case.topic).end_of_log(case.stack.endpoints.kafka_bootstrap)
-    assert end > recorder.told_through(*BOTH) + 1
-    recorder.until_nobody_is_told(*BOTH)
+    """Of something that Kafka has, nobody has been told any more for half a second."""
+
+    def lasts() -> bool:
+        end = Recorder(case.topic).end_of_log(case.stack.endpoints.kafka_bootstrap)
+        recorder.until_nobody_is_told(*BOTH)
+        return end > recorder.told_through(*BOTH) + 1
+
+    until("records that Kafka has, and nobody is told of", lasts)
 
 
 def s3_fails_under_the_suffix(recorder: Recorder, ways: Networks, address: str) -> None:

@@ -29,7 +29,7 @@ from tideline.domain.ids import TopicIdPartition
 from tideline.domain.log_gap import holders, is_copied, parts_of, ranges
 from tideline.domain.remote_log import RemoteSegment, SegmentState
 from tideline.kafka.client import KafkaCluster
-from tideline.kafka.errors import KafkaError
+from tideline.kafka.errors import KafkaError, KafkaUnavailable
 from tideline.kafka.log_reader import LogReader
 from tideline.kafka.observer import DEBUG_CONSUMER, KafkaObserver, OffsetSpec
 from tideline.kafka.remote_log_reader import RemoteLogFollower
@@ -159,6 +159,17 @@ class Log:
 
         return self.ask(ask)
 
+    def until_led(self) -> None:
+        """By its broker, which others may not count to the cluster yet."""
+
+        def led() -> bool:
+            try:
+                return self.fetch(0) not in (b"", ErrorCode.not_leader_or_follower)
+            except KafkaUnavailable:
+                return False
+
+        until(f"a leader of {self.name}", led)
+
     def delete(self) -> None:
         self.admin.delete_topics([self.name])[self.name].result(30)
 
@@ -173,7 +184,7 @@ def test_kafka_serves_no_remote_segment_past_its_log_end_and_an_empty_leader_del
     with killed(stack, f"kafka-{NODE}"):
         shorter.cut_behind_the_first_segment()
         shutil.rmtree(empty.directory)
-    until("a leader", lambda: shorter.fetch(0) not in (b"", ErrorCode.not_leader_or_follower))
+    shorter.until_led()
 
     end, held_to = shorter.offset(OffsetSpec.LATEST), shorter.segments()[-1].end_offset + 1
     assert 0 < end < held_to
@@ -214,7 +225,7 @@ def test_among_remote_segments_of_the_same_offsets_kafka_reads_those_of_its_lead
     deposed = log.segments()
     with killed(stack, f"kafka-{NODE}"):
         log.cut_behind_the_first_segment()
-    until("a leader", lambda: log.fetch(0) not in (b"", ErrorCode.not_leader_or_follower))
+    log.until_led()
     end, held_to = log.offset(OffsetSpec.LATEST), deposed[-1].end_offset + 1
     log.write([b"elected-%d-" % n + os.urandom(RECORD_BYTES) for n in range(RECORDS)])
     log.set_config("local.retention.bytes", "1")

@@ -127,7 +127,7 @@ def test_classic_traffic_needs_neither_postgres_nor_s3(stack: Stack) -> None:
         case.consume()
         case.until_acknowledged(20)
         with away(stack, "postgres", "s3"):
-            case.until_acknowledged(120, timeout_s=OUTAGE_S)
+            case.until_acknowledged(40, timeout_s=OUTAGE_S)
         case.settle()
 
 

@@ -19,6 +19,7 @@ from kio.schema.errors import ErrorCode
 
 from infra.apis_page import offered_up_to
 from tests.harness import HANGS_S, Case, leader_of, migration_case, until
+from tests.integration.test_answers import settle_coordinators
 from tests.integration.test_gateway_classic import offered
 from tests.raw import TRANSACTION, Doors, ask, doors
 from tideline.domain.api_answers import BROKER_HIGHEST, WITH_A_PLUGIN
@@ -80,6 +81,7 @@ def test_a_transaction_that_names_a_migrating_topic_is_told_beside_one_that_does
     stack: Stack,
 ) -> None:
     """It was begun before, and B0 waits for it; the other one stays open over all of it."""
+    settle_coordinators(stack)
     with (
         migration_case(stack, name="in-transaction", history=0) as case,
         migration_case(stack, name="classic", history=0) as classic,

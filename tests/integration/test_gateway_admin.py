@@ -33,7 +33,7 @@ from confluent_kafka.admin import (
 )
 from kafka import KafkaProducer
 
-from tests.harness import HANGS_S, described, until
+from tests.harness import HANGS_S, described, until, until_taken
 from tideline import control_plane
 from tideline.control_plane.model import WatchFinding
 from tideline.demo.patience import Patience
@@ -95,8 +95,15 @@ def altered(
 ) -> None:
     entry = ConfigEntry(key, value, incremental_operation=operation)
     resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=[entry])
-    (done,) = admin.incremental_alter_configs([resource], **options).values()
-    done.result(20)
+    alter(admin, resource, **options)
+
+
+def alter(admin: AdminClient, resource: ConfigResource, **options: object) -> None:
+    def alter_once() -> None:
+        (done,) = admin.incremental_alter_configs([resource], **options).values()
+        done.result(20)
+
+    until_taken(alter_once)
 
 
 def filled(stack: Stack, name: str) -> None:
@@ -151,9 +158,7 @@ def test_other_configs_of_the_same_request_reach_kafka(
         ConfigEntry("diskless.enable", "true", incremental_operation=AlterConfigOpType.SET),
         ConfigEntry("retention.ms", "7200000", incremental_operation=AlterConfigOpType.SET),
     ]
-    resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
-    (done,) = admin.incremental_alter_configs([resource]).values()
-    done.result(20)
+    alter(admin, ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries))
     assert requests(stack, name), "an empty topic needs no tiered storage"
     until_shown(broker_admin(stack), name, "retention.ms", "7200000")
     admin.delete_topics([name])

@@ -17,6 +17,7 @@ from kio.schema.api_versions.v0.request import ApiVersionsRequest
 from kio.schema.api_versions.v0.response import ApiVersionsResponse
 
 from tests.harness import HANGS_S, until
+from tests.raw import ask, message
 from tideline.demo.patience import Patience
 from tideline.kafka.client import KafkaConnection
 from tideline.stack import Stack
@@ -32,11 +33,14 @@ def admin(stack: Stack) -> AdminClient:
 
 
 @pytest.fixture
-def topic(admin: AdminClient) -> Iterator[str]:
+def topic(stack: Stack, admin: AdminClient) -> Iterator[str]:
     name = f"classic-{next(_names)}-{time.monotonic_ns() % 1_000_000}"
     for made in admin.create_topics([NewTopic(name, 2, 1)], operation_timeout=20).values():
         made.result(30)
-    until(f"leaders of {name}", lambda: has_leaders(admin, name))
+    until(
+        f"every gateway to tell the leaders of {name}",
+        lambda: all(has_leaders(gateway, name) for gateway in stack.endpoints.gateways.values()),
+    )
     yield name
     admin.delete_topics([name])
 
@@ -46,15 +50,14 @@ def bootstrap(stack: Stack) -> str:
     return stack.endpoints.gateway_bootstrap
 
 
-def has_leaders(admin: AdminClient, name: str) -> bool:
-    """Brokers learn of a new topic after its creation is answered, and until then a Produce
-    with acks=0 is lost without a word."""
-    found = admin.list_topics(timeout=10).topics.get(name)
-    return (
-        found is not None
-        and len(found.partitions) == 2
-        and all(p.leader > 0 for p in found.partitions.values())
-    )
+def has_leaders(gateway: str, name: str) -> bool:
+    """Brokers learn of a new topic after its creation is answered, each by itself, and until then
+    a Produce with acks=0 is lost without a word."""
+    asked = message("Metadata", 12, topics=[{"topic_id": None, "name": name}],
+                    allow_auto_topic_creation=False,
+                    include_topic_authorized_operations=False)  # fmt: skip
+    (told,) = ask(gateway, asked).topics
+    return len(told.partitions) == 2 and all(p.leader_id > 0 for p in told.partitions)
 
 
 def produce(bootstrap: str, topic: str, values: list[bytes], **config: object) -> None:

@@ -27,7 +27,7 @@ from kafka import KafkaConsumer
 from kafka import TopicPartition as PythonTopicPartition
 from pydantic import SecretStr
 
-from tests.harness import until
+from tests.harness import until, until_still
 from tideline.control_plane import ControlPlane, connect
 from tideline.control_plane.model import BarrierEntry, BoundaryToPersist
 from tideline.demo import topic as topics
@@ -323,10 +323,8 @@ def test_a_quiesce_that_nobody_ends_is_void_at_its_deadline(migration: Migration
         traffic.until_acknowledged(50)
         migration.track()
         for partition in range(migration.partitions):
-            migration.close(partition, hold_ms=5_000)
-        before = traffic.total
-        time.sleep(0.5)
-        assert traffic.total - before < 20, "the pause is one"
+            migration.close(partition, hold_ms=15_000)
+        until_still("acknowledgements", lambda: traffic.total, 0.5)
         traffic.until_acknowledged(200)
         migration.cross(migration.close(0), 0)
         traffic.until_acknowledged(200)
@@ -395,7 +393,7 @@ def test_both_regions_are_one_log_to_every_question(migration: Migration) -> Non
     write(range(100, 200))
     at = PythonTopicPartition(migration.name, 0)
     consumer = KafkaConsumer(
-        bootstrap_servers=migration.bootstrap, auto_offset_reset="none", consumer_timeout_ms=5_000
+        bootstrap_servers=migration.bootstrap, auto_offset_reset="none", consumer_timeout_ms=60_000
     )
     consumer.assign([at])
     assert consumer.beginning_offsets([at]) == {at: 0}
@@ -420,7 +418,7 @@ def test_both_regions_are_one_log_to_every_question(migration: Migration) -> Non
 def test_a_restart_without_postgres_serves_the_prefix_and_no_more(migration: Migration) -> None:
     """Schedule 18."""
     stack, gateway = migration.stack, f"gateway-{migration.leader(0)}"
-    producer = Producer({"bootstrap.servers": migration.bootstrap, "message.timeout.ms": 4_000})
+    producer = Producer({"bootstrap.servers": migration.bootstrap})
     for n in range(50):
         producer.produce(migration.name, f"{n}", partition=0)
     assert producer.flush(30) == 0
@@ -442,10 +440,11 @@ def test_a_restart_without_postgres_serves_the_prefix_and_no_more(migration: Mig
         consumer.close()
         assert values == [str(n).encode() for n in range(50)]
         errors: list[object] = []
-        producer.produce(
+        hasty = Producer({"bootstrap.servers": migration.bootstrap, "message.timeout.ms": 4_000})
+        hasty.produce(
             migration.name, b"not now", partition=0, on_delivery=lambda e, _: errors.append(e)
         )
-        producer.flush(10)
+        assert hasty.flush(60) == 0
         assert errors[0] is not None, "nothing of a diskless partition goes to Kafka"
     finally:
         stack.start("postgres")

@@ -8,7 +8,6 @@ import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from urllib.request import urlopen
 from uuid import uuid4
 
 import aiokafka
@@ -17,7 +16,7 @@ from aiokafka import AIOKafkaConsumer
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
-from tests.harness import HANGS_S, Case, migration_case, until
+from tests.harness import HANGS_S, Case, counted, migration_case, until
 from tests.raw_batches import raw_batches
 from tests.tiering_now import tier
 from tideline.demo import topic as topics
@@ -208,18 +207,10 @@ def test_offsets_for_times_are_those_of_a_scan(log: Log) -> None:
 
 
 def test_reads_of_segments_are_counted(log: Log) -> None:
-    def counted() -> float:
-        return sum(
-            float(line.rpartition(" ")[2])
-            for name, address in log.case.stack.endpoints.metrics.items()
-            if name.startswith("gateway")
-            for line in urlopen(f"http://{address}/metrics", timeout=5).read().decode().splitlines()
-            if line.startswith("inkless_hybrid_tiered_reads_total")
-        )
-
-    before = counted()
+    reads = "inkless_hybrid_tiered_reads_total"
+    before = counted(log.case.stack, reads)
     raw_batches(log.case.stack, log.case.topic, 0, log.boundary, log.boundary + 50)
-    assert counted() > before
+    assert counted(log.case.stack, reads) > before
 
 
 def test_the_log_begins_where_the_last_deletion_said_through_all_regions(log: Log) -> None:

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kio.schema.errors import ErrorCode
 
 from tests.harness import described, until
-from tests.integration.test_answers import RECORDS, STATES, Held
+from tests.integration.test_answers import RECORDS, STATES, Held, settle_coordinators
 from tests.integration.test_passed_apis import EVERY, OK
 from tests.raw import GROUP, Doors, doors
 from tests.unit.gateway.fakes import record_batch
@@ -50,6 +50,7 @@ def write(asked: Doors, held: Held, partition: int, producer: int) -> ErrorCode:
 
 @pytest.fixture(scope="module")
 def held(stack: Stack) -> Iterator[Held]:
+    settle_coordinators(stack)
     made = Held(stack)
     made.fill()
     with doors(stack.endpoints.brokers) as brokers:

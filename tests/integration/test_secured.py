@@ -194,8 +194,8 @@ async def renewed(stack: Stack) -> None:
     one = await KafkaConnection.open(*at_gateway(stack), security=security)
     other = await KafkaConnection.open(*at_gateway(stack), security=security)
     lapses = clock() + REAUTH_MS / 1000
-    assert one._stale_at is not None
-    await asyncio.sleep(one._stale_at - clock())
+    # Earlier than the product does: what is left is for a machine that is busy.
+    await asyncio.sleep(REAUTH_MS / 1000 / 2)
     await one._log_in(security, 10_000)
     await asyncio.sleep(lapses - clock())
     await one.send(EVERYTHING)

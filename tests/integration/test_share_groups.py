@@ -15,7 +15,13 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from tests.harness import until
-from tests.integration.test_answers import RECORDS, STATES, Held, records
+from tests.integration.test_answers import (
+    RECORDS,
+    STATES,
+    Held,
+    records,
+    settle_coordinators,
+)
 from tests.integration.test_gateway_diskless_migration import Migration
 from tests.integration.test_passed_apis import EVERY, OK, by_both, member_of_a_group_by_heartbeats
 from tests.raw import Doors, doors
@@ -29,6 +35,7 @@ SUFFIX = 5
 
 @pytest.fixture(scope="module")
 def held(stack: Stack) -> Iterator[Held]:
+    settle_coordinators(stack)
     made = Held(stack)
     made.fill()
     made.track()

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import boto3
@@ -21,7 +21,8 @@ from botocore.exceptions import ClientError
 from tests.conftest import HOMES_VARIABLE
 from tests.harness import until
 from tideline.stack import Stack, StackError, StackNotRunningError, supervision
-from tideline.stack.home import Home
+from tideline.stack import stack as starts
+from tideline.stack.home import Home, exclusive
 from tideline.stack.ports import LOOPBACK, is_free
 from tideline.stack.probes import kafka_nodes
 from tideline.stack.processes import MARKER, PROGRAM_MARKER, Program, marked
@@ -126,6 +127,16 @@ def test_secrets_are_readable_by_their_owner_only(stack: Stack) -> None:
         assert (stack.home / name).stat().st_mode & 0o077 == 0, name
 
 
+@pytest.fixture
+def turn() -> Iterator[None]:
+    """No other stack of this user starts meanwhile: it might take a port that is free."""
+    held = exclusive(starts._turn_file(), starts.STARTING_TURN_S, "the start of another stack")
+    with held, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(starts, "exclusive", lambda *_: nullcontext())  # it is this test's already
+        yield
+
+
+@pytest.mark.usefixtures("turn")
 def test_a_taken_port_is_moved_and_the_move_is_remembered(used_home: Path) -> None:
     stack = Stack.up(used_home, parts=("temporal",))
     usual = stack.endpoints.temporal
@@ -171,6 +182,7 @@ def test_up_after_the_supervisor_was_killed_starts_anew_with_the_same_data(used_
         assert connection.execute("SELECT answer FROM kept").fetchone() == (42,)
 
 
+@pytest.mark.usefixtures("turn")
 def test_down_frees_the_ports_and_says_what_it_stopped(used_home: Path) -> None:
     stack = Stack.up(used_home, parts=SMALL)
     port = int(stack.endpoints.temporal.rpartition(":")[2])

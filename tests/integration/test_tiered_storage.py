@@ -24,7 +24,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from tests.harness import Command, command, described, killed, until
+from tests.harness import HANGS_S, Command, command, described, killed, until
 from tideline.demo import topic as topics
 from tideline.demo.patience import Patience
 from tideline.domain.ids import TopicIdPartition
@@ -338,9 +338,16 @@ async def test_enabled_again_nothing_is_lost_and_the_users_local_retention_comes
     subject.switched("disable", "--delete")
     first = (await subject.partition()).log_start
     subject.set_configs(local__retention__bytes="65536")
-    waits = subject.tideline("enable", "--wait", "--timeout", "8")
-    assert waits.wait(120) == ExitCode.TIMED_OUT
-    assert "local retention is held at the total" in waits.output()
+    assert subject.tideline("enable").wait(HANGS_S) == ExitCode.OK
+
+    def says_why() -> bool:
+        reason = subject.shown()["switch"]["waiting_reason"]
+        return "local retention is held at the total" in reason
+
+    until("the switch to say why it waits", says_why)
+    waits = subject.tideline("enable", "--wait", "--timeout", "1")
+    assert waits.wait(HANGS_S) == ExitCode.TIMED_OUT, waits.output()
+    assert "the workflow goes on" in waits.output()
     assert HELD.items() <= subject.own_configs().items()
     subject.write(1_000)
     found = await subject.look()

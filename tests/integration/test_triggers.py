@@ -87,7 +87,7 @@ def test_topics_beyond_the_places_wait_visibly_whichever_trigger_started_them(
         with all_places_but_one(stack, first.superuser_dsn) as places:
             first.trigger()
             until("the place to be taken", lambda: waits(places, first.topic) is False)
-            assert command(stack, "migrate", second.topic).wait(HANGS_S) == ExitCode.OK
+            command(stack, "migrate", second.topic, wait=True)
             until("the second to wait", lambda: waits(places, second.topic))
             asyncio.run(by_hand(stack, {"topic": third.topic}, f"by-hand-{third.topic}"))
             until("the third to wait", lambda: waits(places, third.topic))

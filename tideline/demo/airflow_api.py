@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 import httpx
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from tideline.demo.patience import Patience
 from tideline.errors import TidelineError, UnreachableError
@@ -25,8 +26,8 @@ class AirflowRefused(TidelineError):
 
 
 class AirflowApi:
-    """One user's view of one Airflow. Raises :class:`UnreachableError` when it does not answer,
-    :class:`AirflowRefused` with the answer when it refuses."""
+    """One user's view of one Airflow. Raises :class:`UnreachableError` when it does not answer, or
+    fails at it (5xx), :class:`AirflowRefused` with the answer when it refuses."""
 
     def __init__(self, url: str, user: str, password: str) -> None:
         self.url = url
@@ -46,7 +47,18 @@ class AirflowApi:
         self._client.close()
 
     def call(self, method: str, path: str, body: object = None, **query: Any) -> Any:
-        """``path`` below ``/api/v2``; the answer's JSON."""
+        """``path`` below ``/api/v2``; the answer's JSON. What only reads is repeated."""
+        if method != "GET":
+            return self._call(method, path, body, query)
+        again = Retrying(
+            retry=retry_if_exception_type(UnreachableError),
+            stop=stop_after_delay(TIMEOUT_S),
+            wait=wait_fixed(POLL_S),
+            reraise=True,
+        )
+        return again(self._call, method, path, body, query)
+
+    def _call(self, method: str, path: str, body: object, query: Mapping[str, Any]) -> Any:
         answer = self._send(method, path, body, query)
         if answer.status_code == httpx.codes.UNAUTHORIZED:
             token = self._request("POST", "/auth/token", json=self._credentials)
@@ -54,7 +66,8 @@ class AirflowApi:
                 self._client.headers["Authorization"] = f"Bearer {token.json()['access_token']}"
                 answer = self._send(method, path, body, query)
         if not answer.is_success:
-            raise AirflowRefused(
+            kind = UnreachableError if answer.is_server_error else AirflowRefused
+            raise kind(
                 f"Airflow at {self.url}: {method} {path}: {answer.status_code} {answer.text[:500]}"
             )
         return answer.json() if answer.content else None
@@ -190,7 +203,7 @@ class AirflowApi:
         attempt = (task["task_id"], task["try_number"], task["map_index"])
         try:
             return len(self._entries(dag, run, *attempt))
-        except AirflowRefused:
+        except (AirflowRefused, UnreachableError):
             return 0
 
     def until(

@@ -52,6 +52,7 @@ from tests.unit.kafka.fake_broker import FakeBroker, api_versions
 from tideline import __version__
 from tideline.control_plane.errors import ControlPlaneUnavailable
 from tideline.control_plane.model import (
+    ClusterAttestation,
     ConfigOverride,
     GatewayRegistration,
     MigrationRequest,
@@ -1107,6 +1108,23 @@ async def test_a_trigger_is_refused_at_once_by_what_the_preflight_would_refuse(
     assert refused.error_code is ErrorCode.invalid_config
     assert said in refused.error_message
     assert plane.said == []
+
+
+class SlowToTell(Attested):
+    """Who attests what is told only when a trigger's patience is over."""
+
+    async def attestations(self, cluster_id: str | None = None) -> list[ClusterAttestation]:
+        await asyncio.sleep(configs_handler.PATIENCE_S)
+        return await super().attestations(cluster_id)
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_dead_gateway_is_found_while_everything_else_takes_its_time() -> None:
+    plane = SlowToTell(silent=(2,))
+    await plane.attest_cluster("c", "ann", "listeners are firewalled")
+    refused = await triggered(plane)
+    assert refused.error_code is ErrorCode.invalid_config
+    assert "no sign of life from gateway 2" in refused.error_message
 
 
 @pytest.mark.usefixtures("impatient")

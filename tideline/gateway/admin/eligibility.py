@@ -16,6 +16,7 @@ from kio.schema.errors import ErrorCode
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from tideline import __version__
+from tideline.background import cancel_and_wait, spawn
 from tideline.control_plane import ControlPlane
 from tideline.control_plane.lease_observer import LeaseObserver
 from tideline.control_plane.model import in_force, unaccounted_reason
@@ -37,12 +38,14 @@ from tideline.kafka.partition_health import partition_health
 from tideline.kafka.topic_observer import TopicObserver
 
 T = TypeVar("T")
+_Gateways = tuple[tuple[GatewayHealth, ...], tuple[str, ...]]
+"""The registered ones, and why replaced processes may still run."""
 
 TIMEOUT_MS = 5_000
 METADATA_LAG_S = 3.0
-PATIENCE_S = 4.0
-"""Of one request, for all that may be left undecided; longer than a lease of the default, so that a
-gateway that died is found."""
+PATIENCE_S = 5.0
+"""Of one request, for all that may be left undecided; longer than a lease of the default by more
+than Kafka takes to judge the request first, so that a gateway that died is found."""
 LOOK_AGAIN_S = 0.1
 SEEN_FOR_S = 5.0
 """A request may name many topics, and their gateways are the same."""
@@ -57,7 +60,7 @@ class Eligibility:
         self._observer = KafkaObserver(cluster, TIMEOUT_MS)
         self._topics = TopicObserver(cluster, TIMEOUT_MS)
         self._leases = LeaseObserver(control_plane, lambda: boot_clock() * 1000)
-        self._seen: tuple[float, tuple[GatewayHealth, ...], tuple[str, ...]] | None = None
+        self._seen: tuple[float, _Gateways] | None = None
 
     async def topic_id(self, topic: str, changes: Mapping[str, str | None], ends: float) -> UUID:
         """The id of a topic that nothing known by ``ends``, on the loop's clock, keeps from
@@ -67,23 +70,32 @@ class Eligibility:
         :class:`RefusedError` naming value, rule and remedy, and a :class:`TidelineError` of the
         part that did not say what the topic is, or who attests that its brokers are closed.
         """
-        async for attempt in AsyncRetrying(
-            retry=retry_if_exception(
-                lambda error: isinstance(error, KafkaError) and error.retriable
-            ),
-            stop=stop_after_delay(METADATA_LAG_S),
-            wait=wait_fixed(LOOK_AGAIN_S),
-            reraise=True,
-        ):
-            with attempt:
-                layout, observed = await self._observed(topic, changes, ends)
+        # Before anything else is asked: only a lease's time from now on tells who is silent.
+        gateways = spawn(_by(ends, self._gateways()), "gateways-alive")
+        try:
+            async for attempt in AsyncRetrying(
+                retry=retry_if_exception(
+                    lambda error: isinstance(error, KafkaError) and error.retriable
+                ),
+                stop=stop_after_delay(METADATA_LAG_S),
+                wait=wait_fixed(LOOK_AGAIN_S),
+                reraise=True,
+            ):
+                with attempt:
+                    layout, observed = await self._observed(topic, changes, gateways, ends)
+        finally:
+            await cancel_and_wait(gateways)
         report = judge(observed)
         if layout is None or report.refused:
             raise RefusedError(f"topic {topic} cannot become diskless: {report.refusal()}")
         return layout.topic_id
 
     async def _observed(
-        self, topic: str, changes: Mapping[str, str | None], ends: float
+        self,
+        topic: str,
+        changes: Mapping[str, str | None],
+        watched: asyncio.Task[_Gateways | None],
+        ends: float,
     ) -> tuple[TopicLayout | None, PreflightObservation]:
         cluster_id = await self._cluster.cluster_id()
         layout = await self._observer.topic(topic)
@@ -101,7 +113,7 @@ class Eligibility:
             _by(ends, self._topics.acls(topic)),
             _by(ends, self._switches(nodes)),
             _by(ends, self._control_plane.check_synchronous_commit()),
-            _by(ends, self._gateways()),
+            watched,
         )
         return layout, PreflightObservation(
             topic=topic,
@@ -158,13 +170,12 @@ class Eligibility:
         )
         return [switch == "true" for switch in found]
 
-    async def _gateways(self) -> tuple[tuple[GatewayHealth, ...], tuple[str, ...]]:
-        """The registered ones, and why replaced processes may still run."""
+    async def _gateways(self) -> _Gateways:
         if self._seen is None or boot_clock() - self._seen[0] > SEEN_FOR_S:
             health = self._leases.health(await self._leases.watched())
             unaccounted = await self._control_plane.unaccounted_incarnations()
-            self._seen = boot_clock(), health, tuple(map(unaccounted_reason, unaccounted))
-        return self._seen[1:]
+            self._seen = boot_clock(), (health, tuple(map(unaccounted_reason, unaccounted)))
+        return self._seen[1]
 
 
 async def _by(ends: float, part: Awaitable[T]) -> T | None:
