@@ -235,10 +235,11 @@ async def test_what_holds_a_filling_is_collected_when_its_range_is_deleted_and_t
 async def test_retention_removes_a_range_with_the_records_before_it(
     postgres_scene: PostgresScene,
 ) -> None:
-    """By time: it has none of its own. By size it counts as any batch."""
+    """By time: that of its commit. By size it counts as any batch."""
     scene, gateway = postgres_scene, await postgres_scene.gateway()
     _, (log,) = await scene.diskless_topic(1)
-    for one in (batch(log, timestamp=100), empty(log, 3), batch(log, timestamp=900)):
+    committed_ms, kept_ms = 3 * 10**12, 4 * 10**12
+    for one in (batch(log, timestamp=100), empty(log, 3), batch(log, timestamp=kept_ms)):
         await scene.commit(gateway, one)
     ((log_id,),) = scene.sql("SELECT log_id FROM logs")
 
@@ -247,7 +248,8 @@ async def test_retention_removes_a_range_with_the_records_before_it(
         (found,) = scene.sql(query, [log_id], [start], [cutoff], [excess])
         return found
 
-    assert cut(0, 500, 0) == (4,)
+    assert cut(0, 500, 0) == (1,)
+    assert cut(0, committed_ms, 0) == (4,)
     assert cut(0, 50, 0) == (0,), "not before what stands in front of it"
     assert cut(1, -1, 0) == (1,), "nothing goes by time without a limit"
     assert cut(0, -1, 100) == (1,)
