@@ -15,10 +15,11 @@ from spark.table import plan as planning
 from spark.table.pieces import Piece, Place
 from spark.table.prefix import Prefix
 from spark.verify.compare import Difference, RangeVerdict, WatchedScanner, compare
+from spark.verify.planning import _by_partition
 from spark.verify.verdict import NAMED, Ranges, TopicVerdict, outstanding, sampled
 from tideline.domain.coverage import OffsetRange
 from tideline.domain.remote_log import RemoteLogIndex
-from tideline.domain.table import TableRefused
+from tideline.domain.table import TableRefused, TableUnreadable
 from tideline.kafka.errors import KafkaError
 from tideline.settings import JobsSettings
 
@@ -125,3 +126,23 @@ def test_a_topic_without_a_leader_keeps_the_others_prefixes_from_nobody(
     assert "b-0 has no leader" in str(untold["b"])
     assert dict(plans[0].prefixes) == {"a": Prefix(7), "c": Prefix(7)}
     assert "prefixes" not in plans[1].__dict__
+
+
+def test_partitions_that_cannot_be_read_are_left_alone_beside_one_that_lacks_something() -> None:
+    whole = {0: OffsetRange(0, 100), 1: OffsetRange(0, 100), 2: OffsetRange(50, 100)}
+    errors = {1: TableRefused("not yet"), 2: TableUnreadable("no .txnindex")}
+
+    def pieces(wanted: Any, *_: object, split: bool) -> list[Piece]:
+        for partition in wanted:
+            if partition in errors:
+                raise errors[partition]
+        return [piece(0, 100, partition) for partition in wanted]
+
+    plan: Any = SimpleNamespace(topic="t", rows=ROWS, whole=whole, pieces=pieces)
+    found = _by_partition(plan)
+    assert [one.partition for one in found.pieces] == [0]
+    assert list(found.missing) == [Difference(2, 50, "no .txnindex")]
+    assert dict(found.left_alone) == {1: "not yet"}
+    del errors[2]
+    with pytest.raises(TableRefused, match="not yet"):
+        _by_partition(plan)
