@@ -10,11 +10,12 @@ from tideline.airflow import job_tasks, wiring
 DOC = """
 Reads a sample of every hybrid topic twice, from object storage as the table reads it and through
 the gateways with a stock consumer, and compares every record: count, continuity, CRC, order,
-timestamps and bytes. Offsets on either side of each B0 are always among them. Changes nothing.
+timestamps and bytes. Offsets on either side of each B0 are always among them, and ranges where the
+last run found a difference. Changes nothing.
 
 **The task failed?** Its last line says why: a store is away, then it is tried again by itself; or
-there is a difference, named by topic, partition and offset. `tideline status TOPIC` shows the
-verdict, `tideline verify TOPIC` looks at the whole topic; docs/table.md says what to do.
+there is a difference, named by topic, partition and offset, and it is not. `tideline status TOPIC`
+shows the verdict, `tideline verify TOPIC` looks at the whole topic; docs/table.md says what to do.
 """
 
 settings = wiring.settings()

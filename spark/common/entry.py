@@ -69,6 +69,8 @@ class Outcome:
 
     details: Mapping[str, object]
     failed: str | None = None
+    final: bool = False
+    """It stays bad until somebody does something: nobody is to try again by himself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +179,7 @@ def run_job(
             document |= outcome.details
             if outcome.failed is not None:
                 code = ExitCode.FAILED
-                document |= {"error": outcome.failed, "store": None}
+                document |= {"error": outcome.failed, "store": None, "final": outcome.final}
         except Exception as error:
             failure = failure_of(error)
             if failure is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from uuid import UUID, uuid4
@@ -40,8 +41,13 @@ from tideline.domain.table import (
     prefix_cover,
     uncovered,
 )
+from tideline.errors import TidelineError
+from tideline.kafka.errors import KafkaError, TopicReplaced
 from tideline.kafka.txn_index import AbortedTxn
 from tideline.settings import JobsSettings
+
+_OF_ONE_TOPIC = (TableRefused, TopicReplaced, KafkaError)
+"""What brokers say of one topic when others may be well."""
 
 
 @dataclass(frozen=True)
@@ -183,7 +189,8 @@ class Plan:
                 f"DeleteRecords has removed {gap}: read again"
             )
         raise TableUnreadable(
-            f"{where}: offsets {gap} are in no segment and no batch (a hole: docs/failures.md)"
+            f"{where}: offsets {gap} are in no segment and no batch (a hole: docs/failures.md)",
+            gap.start,
         )
 
 
@@ -218,14 +225,35 @@ def look(settings: JobsSettings, topic: str, *, pinned: bool = True) -> Plan:
     return Plan(settings, topic, rows, pin)
 
 
-def together(plans: Sequence[Plan]) -> None:
+def together(plans: Sequence[Plan]) -> dict[str, TidelineError]:
     """Ask brokers for the prefixes of all ``plans`` at once: their metadata topic is read once, not
-    once for each. Raises as :func:`spark.table.prefix.prefixes`."""
+    once for each. Topics of which they tell none, and why: a partition has no leader, or Kafka has
+    another topic of the name. Raises ``KafkaUnavailable``, and as
+    :func:`spark.table.prefix.remote_segments`."""
     settings = plans[0].settings
-    found = prefixes(settings, (row for plan in plans for row in plan.rows.values()))
+    found, untold = _prefixes_of(plans)
     segments = remote_segments(settings, found)
     for plan in plans:
-        plan.__dict__.update(prefixes=found, remote_segments=segments)
+        if plan.topic not in untold:
+            plan.__dict__.update(prefixes=found, remote_segments=segments)
+    return untold
+
+
+def _prefixes_of(
+    plans: Sequence[Plan],
+) -> tuple[dict[TopicIdPartition, Prefix], dict[str, TidelineError]]:
+    """Of all at once; where one topic stands in the way, of each by itself."""
+    settings = plans[0].settings
+    with suppress(*_OF_ONE_TOPIC):
+        return prefixes(settings, (row for plan in plans for row in plan.rows.values())), {}
+    found: dict[TopicIdPartition, Prefix] = {}
+    untold: dict[str, TidelineError] = {}
+    for plan in plans:
+        try:
+            found |= prefixes(settings, plan.rows.values())
+        except _OF_ONE_TOPIC as error:
+            untold[plan.topic] = error
+    return found, untold
 
 
 def _may_hold(max_timestamp: int, bounds: Bounds) -> bool:

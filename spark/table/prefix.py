@@ -143,7 +143,8 @@ def aborted_transactions(
             raise TableUnreadable(
                 f"aborted transactions of offsets {piece.range}: {key}: {error}; restore the "
                 "object, or read with isolation=read_uncommitted (a plugin that packs the indexes "
-                "of segments with transactions is not supported)"
+                "of segments with transactions is not supported)",
+                piece.range.start,
             ) from error
         return [one for one in found if piece.range.start <= one.last_offset < piece.range.end]
 

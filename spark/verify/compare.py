@@ -82,9 +82,11 @@ class _Findings:
     first: list[Difference] = field(default_factory=list)
 
     def add(self, offset: int, what: str) -> None:
+        """Named inside of the range, which is looked at again for it."""
         self.count += 1
         if len(self.first) < NAMED:
-            self.first.append(Difference(self.piece.partition, offset, what))
+            inside = max(self.piece.start, min(offset, self.piece.end - 1))
+            self.first.append(Difference(self.piece.partition, inside, what))
 
 
 def compare(scanner: WatchedScanner, gateways: Gateways, piece: Piece) -> RangeVerdict:

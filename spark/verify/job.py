@@ -9,22 +9,25 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from contextlib import closing
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+from uuid import UUID
 
 import typer
 
 from spark.common.entry import Job, Outcome, TopicsOption
 from spark.common.owned import must_own
 from spark.common.rows import chunks, from_frame, map_rows, to_frame
-from spark.table.pieces import Piece, Place
-from spark.table.plan import Plan, look, together
+from spark.table.pieces import Piece
+from spark.table.plan import Plan
 from spark.verify.compare import Difference, RangeVerdict, WatchedScanner, compare
+from spark.verify.planning import planned
 from spark.verify.served import Gateways
+from spark.verify.verdict import Ranges, TopicVerdict, sampled
 from tideline.control_plane.cataloged_jobs import connect_jobs
 from tideline.control_plane.jobs import JobsControlPlane
-from tideline.domain.table import Bounds, Isolation, TableRefused
+from tideline.domain.table import TableRefused
 from tideline.errors import UsageError
 from tideline.settings import JobsSettings
 
@@ -32,10 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 APPLICATION = "tideline-verify"
-NAMED = 100
-"""Differences of a topic that are kept; the others are counted."""
-EDGE_OFFSETS = 1_000
-"""On either side of B0, looked at in every partition whatever the sample."""
 TOPICS_AT_ONCE = 200
 """Planned together: brokers' metadata is read once for them."""
 ROUNDS = 10
@@ -46,58 +45,30 @@ SampleOption = Annotated[
 ]
 
 
-@dataclass
-class _Topic:
-    """What was found so far."""
-
-    plan: Plan
-    ranges: int = 0
-    batches: int = 0
-    records: int = 0
-    byte_count: int = 0
-    gone: int = 0
-    differences: int = 0
-    first: list[Difference] = field(default_factory=list)
-
-    def add(self, found: RangeVerdict) -> None:
-        self.ranges += 1
-        self.batches += found.batches
-        self.records += found.records
-        self.byte_count += found.byte_count
-        self.gone += found.gone
-        self.differences += found.differences
-        self.first += found.first[: NAMED - len(self.first)]
-
-    def details(self) -> dict[str, Any]:
-        return {
-            "topic": self.plan.topic,
-            "partitions": len(self.plan.rows),
-            "ranges": self.ranges,
-            "batches": self.batches,
-            "records": self.records,
-            "bytes": self.byte_count,
-            "gone": self.gone,
-            "differences": self.differences,
-            "first_differences": [asdict(one) for one in self.first],
-        }
-
-
 def verify(job: Job, topic: TopicsOption = None, sample: SampleOption = 1.0) -> Outcome:
     """Compare what object storage holds of hybrid topics with what gateways serve."""
     if not 0 < sample <= 1:
         raise UsageError(f"--sample is {sample}: more than 0 and at most 1 (all ranges)")
     must_own(job)
-    done: list[_Topic] = []
+    done: list[TopicVerdict] = []
     left_alone: dict[str, str] = {}
     with connect_jobs(job.settings, application_name=APPLICATION) as plane:
         bootstrap = _bootstrap(job.settings, plane)
         for names in chunks(topic or _crossed(plane), TOPICS_AT_ONCE):
-            with _plans(job, plane, names, None if topic else left_alone) as plans:
-                done += _verified(job, plane, plans, bootstrap, sample)
+            with planned(job.settings, plane, names) as (found, refused):
+                if topic and refused:
+                    raise next(iter(refused.values()))
+                left_alone |= {name: str(error) for name, error in refused.items()}
+                left_alone |= _partly(found)
+                done += _verified(job, plane, found, bootstrap, sample)
+    return _outcome(sample, done, left_alone)
+
+
+def _outcome(sample: float, done: Sequence[TopicVerdict], left_alone: Mapping[str, str]) -> Outcome:
     details = {
         "sample": sample,
         "topics": [one.details() for one in done],
-        "left_alone": left_alone,
+        "left_alone": dict(left_alone),
     }
     wrong = [one for one in done if one.differences]
     if not wrong:
@@ -106,52 +77,56 @@ def verify(job: Job, topic: TopicsOption = None, sample: SampleOption = 1.0) -> 
     return Outcome(
         details,
         f"{sum(one.differences for one in wrong)} differences in {len(wrong)} of {len(done)} "
-        f"topics between object storage and gateways, the first in {wrong[0].plan.topic}-"
+        f"topics between object storage and gateways, the first in {wrong[0].of.plan.topic}-"
         f"{first.partition} at offset {first.offset}: {first.what}",
+        final=True,
     )
 
 
-@contextmanager
-def _plans(
-    job: Job, plane: JobsControlPlane, names: Sequence[str], left_alone: dict[str, str] | None
-) -> Iterator[list[Plan]]:
-    """Topics at this moment, pinned for as long as they are looked at. ``left_alone``: where a
-    topic is noted that is none any more; ``None``: then nothing is done."""
-    plans: list[Plan] = []
-    try:
-        for name in names:
-            try:
-                plans.append(look(job.settings, name))
-            except TableRefused as error:
-                if left_alone is None:
-                    raise
-                left_alone[name] = str(error)
-        if plans:
-            together(plans)
-        yield plans
-    finally:
-        for plan in plans:
-            if plan.pin is not None:
-                plane.unpin_reads(plan.pin)
+def _partly(found: Sequence[Ranges]) -> dict[str, str]:
+    """Topics of which something is missing, and partitions cannot be read besides."""
+    return {one.plan.topic: next(iter(one.left_alone.values())) for one in found if one.left_alone}
 
 
 def _verified(
     job: Job,
     plane: JobsControlPlane,
-    plans: Sequence[Plan],
+    found: Sequence[Ranges],
     bootstrap: Sequence[str],
     sample: float,
-) -> list[_Topic]:
-    topics = {plan.topic: _Topic(plan) for plan in plans}
+) -> list[TopicVerdict]:
+    topics = {one.plan.topic: TopicVerdict(one, _before(plane, one.plan)) for one in found}
     chosen = [
         piece
-        for plan in plans
-        for piece in sampled(plan, sample, random.Random(f"{job.run_id}{plan.topic}"))
+        for name, one in topics.items()
+        for piece in sampled(
+            one.of.pieces,
+            one.of.plan.rows,
+            sample,
+            random.Random(f"{job.run_id}{name}"),
+            one.before,
+        )
     ]
-    _look_at(job, chosen, bootstrap, topics)
+    if chosen:
+        _look_at(job, chosen, bootstrap, topics)
     for one in topics.values():
+        one.settle()
         _record(job, plane, one, sample)
     return list(topics.values())
+
+
+def _before(plane: JobsControlPlane, plan: Plan) -> list[Difference]:
+    """What the last verdict on the topic names."""
+    return [
+        Difference(one["partition"], one["offset"], one["what"])
+        for verdict in plane.verify_verdicts(plan.topic)
+        if verdict.topic_id == _topic_id(plan)
+        for one in verdict.detail
+    ]
+
+
+def _topic_id(plan: Plan) -> UUID:
+    return next(iter(plan.rows.values())).topic_id
 
 
 def _crossed(plane: JobsControlPlane) -> list[str]:
@@ -174,32 +149,8 @@ def _bootstrap(settings: JobsSettings, plane: JobsControlPlane) -> list[str]:
     )
 
 
-def sampled(plan: Plan, sample: float, dice: random.Random) -> list[Piece]:
-    """The ranges that are looked at: so many of all, one at least, and those next to each B0."""
-    pieces = plan.pieces(plan.whole, Bounds(), Isolation.READ_COMMITTED, split=False)
-    if sample >= 1 or not pieces:
-        return pieces
-    chosen = set(dice.sample(range(len(pieces)), max(1, round(sample * len(pieces)))))
-    edges = (_edge(piece, plan) for piece in pieces)
-    looked_at = (
-        piece if number in chosen else edge
-        for number, (piece, edge) in enumerate(zip(pieces, edges, strict=True))
-    )
-    return [piece for piece in looked_at if piece is not None]
-
-
-def _edge(piece: Piece, plan: Plan) -> Piece | None:
-    """The part of a piece that is next to B0."""
-    row = plan.rows[piece.partition]
-    if piece.place is Place.PREFIX and piece.end == row.prefix_end:
-        return replace(piece, start=max(piece.start, piece.end - EDGE_OFFSETS))
-    if piece.start == row.boundary:
-        return replace(piece, end=min(piece.end, piece.start + EDGE_OFFSETS))
-    return None
-
-
 def _look_at(
-    job: Job, pieces: Sequence[Piece], bootstrap: Sequence[str], topics: Mapping[str, _Topic]
+    job: Job, pieces: Sequence[Piece], bootstrap: Sequence[str], topics: Mapping[str, TopicVerdict]
 ) -> None:
     settings, tasks = job.settings, job.parallelism
 
@@ -224,9 +175,9 @@ def _look_at(
         )
 
 
-def _record(job: Job, plane: JobsControlPlane, one: _Topic, sample: float) -> None:
+def _record(job: Job, plane: JobsControlPlane, one: TopicVerdict, sample: float) -> None:
     plane.record_verify_verdict(
-        next(iter(one.plan.rows.values())).topic_id,
+        _topic_id(one.of.plan),
         job.run_id,
         sample=sample,
         ranges=one.ranges,

@@ -45,7 +45,7 @@ class TidelineJobOperator(SparkSubmitOperator):
     The driver has its settings from the file that ``TIDELINE_AIRFLOW_JOBS_CONFIG`` names, else from
     its environment. The job's result is the task's return value: a driver in the cluster leaves it
     in the object store. A failed task says the job's own line, which names the store that is away;
-    a job that was refused, or has wrong settings, is not tried again.
+    a job that was refused, has wrong settings, or calls its outcome final is not tried again.
     """
 
     def __init__(self, *, job: str, arguments: Sequence[str] = (), **kwargs: Any) -> None:

@@ -33,8 +33,8 @@ class JobResult:
 
     @property
     def may_be_tried_again(self) -> bool:
-        """False when a rule or the settings forbid it."""
-        return self.document.get("exit_code") not in _HOPELESS
+        """False when a rule or the settings forbid it, or the job calls its outcome final."""
+        return not self.document.get("final") and self.document.get("exit_code") not in _HOPELESS
 
     def kept(self) -> dict[str, Any]:
         """The document, or only its short values when it is larger than :data:`KEPT_BYTES`."""

@@ -48,3 +48,5 @@ def show(details: Any) -> None:
             screen.print(f"{where}: {found['what']}", markup=False)
         if (more := one["differences"] - len(one["first_differences"])) > 0:
             screen.print(f"{one['topic']}: {more} more")
+    for name, reason in details["left_alone"].items():
+        screen.print(f"left alone: {name}: {reason}", markup=False)

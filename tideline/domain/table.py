@@ -26,6 +26,10 @@ class TableRefused(RefusedError):
 class TableUnreadable(TidelineError):
     """What is stored is not what the metadata says; the message names the offset."""
 
+    def __init__(self, message: str, offset: int | None = None) -> None:
+        super().__init__(message)
+        self.offset = offset
+
 
 class Isolation(StrEnum):
     """As consumers have it."""

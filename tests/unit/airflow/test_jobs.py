@@ -106,6 +106,15 @@ def test_a_job_that_is_refused_is_not_tried_again(job: StandIn, code: int) -> No
         job.run({"error": "TIDELINE_KAFKA_BOOTSTRAP: is not set", "exit_code": code})
 
 
+def test_a_run_of_verify_that_found_differences_is_not_tried_again(job: StandIn) -> None:
+    found = {"error": "1 differences in 1 of 9 topics", "exit_code": 1}
+    with pytest.raises(AirflowException) as bad:
+        job.run(found)
+    assert not isinstance(bad.value, AirflowFailException)
+    with pytest.raises(AirflowFailException, match="coverage: 1 differences in 1 of 9 topics"):
+        job.run({**found, "final": True})
+
+
 def test_a_job_that_ended_before_it_could_say_why_shows_the_end_of_its_output(
     job: StandIn,
 ) -> None:

@@ -136,6 +136,15 @@ def test_a_bad_outcome_has_its_details_too(capsys: pytest.CaptureFixture[str]) -
     assert document["error"] == "2 partitions are parked"
 
 
+def test_a_bad_outcome_says_whether_another_run_may_find_a_better_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for final in (False, True):
+        outcome = Outcome({}, failed="1 differences", final=final)
+        assert run_job("example", lambda job, it=outcome: it, launch()) is ExitCode.FAILED
+        assert told(capsys)[0]["final"] is final
+
+
 def test_a_setting_that_is_not_key_value_is_refused_before_anything_starts(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -1,0 +1,148 @@
+"""Which ranges a run of verify looks at, and what of the verdict before it stays."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from spark.table import plan as planning
+from spark.table.pieces import Piece, Place
+from spark.table.prefix import Prefix
+from spark.verify.compare import Difference, RangeVerdict, WatchedScanner, compare
+from spark.verify.planning import _by_partition
+from spark.verify.verdict import NAMED, Ranges, TopicVerdict, outstanding, sampled
+from tideline.domain.coverage import OffsetRange
+from tideline.domain.remote_log import RemoteLogIndex
+from tideline.domain.table import TableRefused, TableUnreadable
+from tideline.kafka.errors import KafkaError
+from tideline.settings import JobsSettings
+
+TOPIC = UUID(int=1)
+ROWS: Any = {p: SimpleNamespace(boundary=0, prefix_end=0, topic_id=TOPIC) for p in (0, 1)}
+
+
+def piece(start: int, end: int, partition: int = 0) -> Piece:
+    return Piece("t", TOPIC, partition, Place.WAL, start, end, 1)
+
+
+PIECES = [piece(n * 100, n * 100 + 100) for n in range(50)]
+
+
+def ranges(pieces: Sequence[Piece], **values: Any) -> Ranges:
+    whole = {0: OffsetRange(1_000, 5_000), 1: OffsetRange(0, 100)}
+    plan: Any = SimpleNamespace(topic="t", rows=ROWS, whole=whole)
+    return Ranges(plan, pieces, **values)
+
+
+def found(piece: Piece, *offsets: int, gone: bool = False, unnamed: int = 0) -> RangeVerdict:
+    first = tuple(Difference(piece.partition, offset, "wrong") for offset in offsets)
+    return RangeVerdict(
+        piece.topic, piece.partition, piece.place, piece.start, piece.end, 1, 1, 1, gone,
+        len(first) + unnamed, first,
+    )  # fmt: skip
+
+
+def test_a_range_with_a_named_difference_is_looked_at_whatever_the_dice_say() -> None:
+    named = [Difference(0, 2_099, "wrong"), Difference(1, 3_000, "wrong"), Difference(0, -1, "x")]
+    for seed in range(20):
+        looked_at = sampled(PIECES, ROWS, 0.1, random.Random(seed), named)
+        assert PIECES[20] in looked_at
+        without = sampled(PIECES, ROWS, 0.1, random.Random(seed))
+        assert [one for one in looked_at if one != PIECES[20]] == [
+            one for one in without if one != PIECES[20]
+        ]
+        assert piece(0, 100) in without, "that beside B0"
+    assert any(PIECES[20] not in sampled(PIECES, ROWS, 0.1, random.Random(n)) for n in range(20))
+
+
+def test_a_difference_goes_when_its_range_was_right_or_is_no_part_of_the_log_any_more() -> None:
+    right, elsewhere, below = (Difference(0, at, "wrong") for at in (2_000, 2_100, 500))
+    other = Difference(1, 2_000, "of another partition")
+    verdict = TopicVerdict(ranges(PIECES[10:]), [right, elsewhere, below, other])
+    verdict.add(found(PIECES[20]))
+    verdict.add(found(PIECES[21], gone=True))
+    verdict.settle()
+    assert (verdict.differences, verdict.first) == (1, [elsewhere])
+
+
+def test_a_partition_without_a_plan_keeps_its_differences_beside_what_it_lacks() -> None:
+    hole, refused = Difference(0, 3_000, "a hole"), Difference(1, 7, "wrong")
+    before = [Difference(0, 3_000, "a hole"), Difference(0, 2_000, "wrong"), refused]
+    verdict = TopicVerdict(ranges([], missing=[hole], left_alone={1: "not yet"}), before)
+    verdict.settle()
+    assert verdict.first == [before[1], hole, refused]
+    assert verdict.differences == 3
+    assert outstanding(before, [], []) == []
+
+
+def test_of_every_range_a_difference_is_named_before_any_has_two() -> None:
+    verdict = TopicVerdict(ranges(PIECES))
+    for one in PIECES:
+        verdict.add(found(one, *range(one.start, one.start + 20), unnamed=3))
+    verdict.settle()
+    assert verdict.differences == 23 * len(PIECES)
+    assert len(verdict.first) == NAMED
+    assert {one.start for one in PIECES} <= {one.offset for one in verdict.first}
+
+
+def test_what_is_wrong_with_a_range_is_named_inside_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark.verify.compare._compare", _unreadable)
+    settings = JobsSettings.of(
+        {"TIDELINE_POSTGRES_DSN": "postgresql://x@h:1/x", "TIDELINE_KAFKA_BOOTSTRAP": "h:1"}
+    )
+    scanner = WatchedScanner(settings)
+    gateways: Any = SimpleNamespace(log_start=lambda *_: 0)
+    for reached, named in ((0, 100), (200, 199)):
+        scanner.begin(reached)
+        (one,) = compare(scanner, gateways, piece(100, 200)).first
+        assert one.offset == named
+
+
+def _unreadable(*_: object) -> int:
+    raise TableRefused("no such object")
+
+
+def test_a_topic_without_a_leader_keeps_the_others_prefixes_from_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def prefixes(_: object, rows: Any) -> dict[str, Prefix]:
+        rows = list(rows)
+        if "b" in rows:
+            raise KafkaError(ErrorCode.leader_not_available, "b-0 has no leader")
+        return {row: Prefix(7) for row in rows}
+
+    monkeypatch.setattr(planning, "prefixes", prefixes)
+    monkeypatch.setattr(planning, "remote_segments", lambda *_: RemoteLogIndex())
+    made: Any = planning.Plan
+    plans = [made(None, name, {0: name}, None) for name in "abc"]
+    untold = planning.together(plans)
+    assert list(untold) == ["b"]
+    assert "b-0 has no leader" in str(untold["b"])
+    assert dict(plans[0].prefixes) == {"a": Prefix(7), "c": Prefix(7)}
+    assert "prefixes" not in plans[1].__dict__
+
+
+def test_partitions_that_cannot_be_read_are_left_alone_beside_one_that_lacks_something() -> None:
+    whole = {0: OffsetRange(0, 100), 1: OffsetRange(0, 100), 2: OffsetRange(50, 100)}
+    errors = {1: TableRefused("not yet"), 2: TableUnreadable("no .txnindex")}
+
+    def pieces(wanted: Any, *_: object, split: bool) -> list[Piece]:
+        for partition in wanted:
+            if partition in errors:
+                raise errors[partition]
+        return [piece(0, 100, partition) for partition in wanted]
+
+    plan: Any = SimpleNamespace(topic="t", rows=ROWS, whole=whole, pieces=pieces)
+    found = _by_partition(plan)
+    assert [one.partition for one in found.pieces] == [0]
+    assert list(found.missing) == [Difference(2, 50, "no .txnindex")]
+    assert dict(found.left_alone) == {1: "not yet"}
+    del errors[2]
+    with pytest.raises(TableRefused, match="not yet"):
+        _by_partition(plan)
