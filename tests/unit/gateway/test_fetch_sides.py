@@ -389,6 +389,39 @@ async def test_what_was_read_is_not_held_while_a_client_waits_for_more(bench: Tr
     assert (await asyncio.wait_for(asking, 5))[IN_SUFFIX].offsets == [100, 101, 102, 103]
 
 
+async def ask_for_more(bench: TrackedBench) -> dict[tuple[str, int], Fetched]:
+    """Of a classic partition beside one of the suffix, for more bytes than there will be."""
+    bench.client.broker[ApiKey.FETCH] = serving({("classic", 0): KafkaLog(batch_at(90), 100)})
+    message = fetch((TOPIC, 0, 100), ("classic", 0, 90), max_wait_ms=NEVER_MS, min_bytes=10_000)
+    return fetched(await bench.ask(message))
+
+
+async def test_records_of_kafka_are_held_in_the_room_while_a_client_waits_for_more(
+    bench: TrackedBench,
+) -> None:
+    room, size = bench.parts.room, len(batch_at(90))
+    asking = asyncio.create_task(ask_for_more(bench))
+    await until(lambda: room.held("answers") == size)
+    assert not asking.done()
+    rest = room.left + 1
+    room.take("requests", rest)
+    answers = await asyncio.wait_for(asking, 5)
+    assert answers["classic", 0].offsets == [90], "a full room waits for nobody"
+    room.give("requests", rest)
+    assert room.held("answers") == 0
+
+
+async def test_records_of_kafka_that_nobody_waits_for_any_more_leave_the_room(
+    bench: TrackedBench,
+) -> None:
+    room = bench.parts.room
+    asking = asyncio.create_task(ask_for_more(bench))
+    await until(lambda: room.held("answers") > 0)
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    assert room.held("answers") == 0
+
+
 async def test_kafka_is_not_asked_to_wait_for_a_client_that_does_not(bench: TrackedBench) -> None:
     bench.client.broker[ApiKey.FETCH] = serving({IN_PREFIX: KafkaLog(b"", 100)})
     finding = SlowFinding(bench)

@@ -170,6 +170,8 @@ class TrackedFetch:
         self._late = context.connection.state(LateAnswers)
         self._held = ExitStack()
         """Of the room, for bytes of the suffix that were read before it was known how many fit."""
+        self._held_of_kafka = 0
+        """Bytes of the room, for records that Kafka has answered."""
         self.kafka = KafkaSide(
             context,
             request,
@@ -193,6 +195,7 @@ class TrackedFetch:
                 # Of one side that failed, of an answer without it, or of a client that went away.
                 await self._of_kafka.leave()
                 await self._of_suffix.leave()
+                self._hold_of_kafka(0)
             return await self._respond(answers)
 
     async def _served(self) -> Answers:
@@ -210,6 +213,8 @@ class TrackedFetch:
             left = (limit if first else deadline) - now
             if left <= 0 or not (self._of_kafka.asked or self._of_suffix.asked):
                 break
+            if self.room.full and self._held_of_kafka:
+                break  # what is held for it is wanted
             await self._divide()
             await self._wait(left, deadline - now)
         self._late.went_without = any(not task.done() for task in looking)
@@ -292,6 +297,14 @@ class TrackedFetch:
         await asyncio.wait(tasks, timeout=left, return_when=asyncio.FIRST_COMPLETED)
         self._of_kafka.take()
         self._of_suffix.take()
+        self._hold_of_kafka(sum(answer.size for answer in self._of_kafka.answers.values()))
+
+    def _hold_of_kafka(self, size: int) -> None:
+        if size > self._held_of_kafka:
+            self.room.take("answers", size - self._held_of_kafka)
+        elif size < self._held_of_kafka:
+            self.room.give("answers", self._held_of_kafka - size)
+        self._held_of_kafka = size
 
     async def _wait(self, left_s: float, patience_s: float) -> None:
         """Until either side has news, or the time is over; Kafka is asked again within what is left
