@@ -23,7 +23,7 @@ from tideline.domain import failures
 from tideline.domain.messages import PhaseInput
 from tideline.domain.migration import Phase, PhaseStatus, phase_rule
 from tideline.errors import FencedError, RefusedError, TidelineError, UnreachableError
-from tideline.kafka.errors import KafkaError, TopicReplaced
+from tideline.kafka.errors import KafkaError, MetadataNotUnderstood, TopicReplaced
 from tideline.kafka.observer import LeaderMoved
 from tideline.migration.connections import WorkerServices, monotonic_ms
 from tideline.temporal import temporal_errors
@@ -56,6 +56,9 @@ def translate(error: TidelineError) -> ApplicationError:
             kind = failures.TOPIC_CHANGED
         case LeaderMoved():
             kind = failures.STALE_LEADER_EPOCH
+        case MetadataNotUnderstood():
+            # A worker of a newer version may go on.
+            kind = failures.WAITING
         case UnreachableError():
             kind = failures.UNREACHABLE
         case KafkaError() if error.retriable:

@@ -24,7 +24,7 @@ from tideline.domain.messages import PartitionRef, ReadinessFound, ReadinessRequ
 from tideline.domain.migration import UNDEFINED_OFFSET, MigrationState
 from tideline.domain.remote_log import SegmentState
 from tideline.errors import UnreachableError
-from tideline.kafka.errors import KafkaError
+from tideline.kafka.errors import KafkaError, MetadataNotUnderstood
 from tideline.kafka.observer import OffsetAnswer, OffsetSpec, PartitionLayout
 from tideline.migration.connections import WorkerServices
 from tideline.migration.prefix import prefix_coverage
@@ -205,7 +205,13 @@ async def _coverage(services: WorkerServices, request: ReadinessRequest, look: _
     brokers' metadata reach B0."""
     if not look.open:
         return
-    await services.remote_log.refresh(request.ref.id)
+    try:
+        await services.remote_log.refresh(request.ref.id)
+    except MetadataNotUnderstood as error:
+        # What was found of others stays found.
+        for partition in list(look.open):
+            look.waits(partition, str(error))
+        return
     reached: list[int] = []
     for partition in list(look.open):
         log, end = TopicIdPartition(request.ref.id, partition), look.end(partition)

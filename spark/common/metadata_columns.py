@@ -141,8 +141,7 @@ def columns_of(
     judged = [
         record
         for row in np.flatnonzero(odd)
-        if (record := decoded(place, int(positions[row]), found[row])) is not None
-        and (topics is None or record.topic_id is None or record.topic_id.bytes in topics)
+        if (record := decoded(place, int(positions[row]), found[row], topics)) is not None
     ]
     together = pa.concat_batches([batch, to_batch(MetadataRecord, judged)])
     return together.take(pc.sort_indices(together["record_offset"]))

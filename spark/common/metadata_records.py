@@ -10,9 +10,10 @@ from tideline.domain.remote_log import RemoteLogEvent, RemoteSegment, SegmentUpd
 from tideline.kafka import remote_log_metadata as codec
 
 MALFORMED = -1
-"""``kind`` of a record that no known broker writes; the fold counts it as an anomaly."""
+"""``kind`` of a record that no known broker writes."""
 UNKNOWN = -2
-"""``kind`` of a record of a newer Kafka. Whatever it says, nothing is judged without it."""
+"""``kind`` of a record of a newer Kafka. Whatever the two say, nothing is judged without it
+(:class:`tideline.kafka.remote_log_metadata.NotUnderstood`)."""
 
 
 @dataclass(slots=True)
@@ -41,16 +42,25 @@ class MetadataRecord:
     """ms; when the broker wrote the record."""
 
 
-def decoded(metadata_partition: int, offset: int, value: bytes | None) -> MetadataRecord | None:
-    """``None`` for a record without a value."""
+def decoded(
+    metadata_partition: int,
+    offset: int,
+    value: bytes | None,
+    topics: frozenset[bytes] | None = None,
+) -> MetadataRecord | None:
+    """``None`` for a record without a value, and for one about others than ``topics`` (ids of 16
+    bytes; ``None``: all). What is not understood is about none of them only if it says so."""
     if value is None:
         return None
     try:
         event = codec.decode(value)
-    except codec.MalformedMetadata:
-        return MetadataRecord(metadata_partition, offset, MALFORMED)
-    if event is None:
-        return MetadataRecord(metadata_partition, offset, UNKNOWN)
+    except codec.NotUnderstood as error:
+        if topics is not None and error.topic_id is not None and error.topic_id.bytes not in topics:
+            return None
+        kind = UNKNOWN if isinstance(error, codec.UnknownKind) else MALFORMED
+        return MetadataRecord(metadata_partition, offset, kind)
+    if topics is not None and event.log.topic_id.bytes not in topics:
+        return None
     return record_of(event, metadata_partition, offset)
 
 

@@ -380,11 +380,7 @@ def must_be_understood(events: Events) -> None:
     """``events``: of :data:`NO_LOG`. Raises :class:`MetadataNotUnderstood` if there are any."""
     if not len(events):
         return
-    raise MetadataNotUnderstood(
-        f"{len(events)} records of __remote_log_metadata are of an unknown kind or cannot be read, "
-        f"the first one in partition {events.place[0]} at offset {events.position[0]}: nothing is "
-        "judged, what was known stays. Run a Tideline that knows this Kafka"
-    )
+    raise MetadataNotUnderstood(int(events.place[0]), int(events.position[0]), count=len(events))
 
 
 def segment_name(events: Events, row: int) -> str:

@@ -89,7 +89,7 @@ def remote_segments(
 ) -> RemoteLogIndex:
     """Of the topics of which something is left of a prefix. The metadata topic is read once, after
     the logs' starts were: retention that moves one meanwhile makes a part missing and never an old
-    one readable. Raises as :func:`prefixes`."""
+    one readable. Raises as :func:`prefixes`, and ``MetadataNotUnderstood``."""
     needed = {log.topic_id for log, one in found.items() if one.lineage}
     return asyncio.run(_read(settings, needed)) if needed else RemoteLogIndex()
 

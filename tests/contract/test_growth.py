@@ -281,6 +281,75 @@ def test_the_first_few_batches_of_a_log_are_found_without_reading_it_to_its_end(
     assert count(one_topic, READ_OF_BATCHES) - before <= 6_000
 
 
+ALL, MERGED = 100_000, 5_000
+"""Batches of a long log, and merged segments of one, of one record each."""
+LONG_LOG = f"""
+    INSERT INTO batches (log_id, last_offset, base_offset, file_id, byte_offset, byte_size,
+            log_append_time, append_time, max_timestamp, running_max_timestamp)
+        SELECT 7, n, n, 700, 0, 1, false, n, n, n FROM generate_series(0, {ALL} - 1) AS n
+"""
+LONG_MERGED = f"""
+    SET LOCAL session_replication_role = replica;
+    INSERT INTO merged_segments (segment_id, log_id, token, state, object_key_stem, base_offset,
+            last_offset, size_bytes, leader_epoch, batch_count, finished_at)
+        SELECT md5(n::text)::uuid, 7, 1, 'COPY_SEGMENT_FINISHED', 'segment/' || n, n, n, 3, 0, 1,
+            now() FROM generate_series(0, {MERGED} - 1) AS n
+"""
+
+
+@pytest.fixture
+def cleaned_after(database: Database, connection: psycopg.Connection[Any]) -> Iterator[None]:
+    """Indexes keep entries of what is taken back, which others would count."""
+    yield
+    connection.rollback()
+    with psycopg.connect(database.dsn, autocommit=True) as cleaning:
+        cleaning.execute("VACUUM tideline.batches, tideline.merged_segments")
+
+
+@pytest.mark.usefixtures("cleaned_after")
+@pytest.mark.parametrize("plans", ["force_custom_plan", "force_generic_plan"])
+@pytest.mark.parametrize("analyzed", [False, True], ids=["never analyzed", "analyzed before"])
+@pytest.mark.parametrize(
+    ("table", "fill", "end_of_log"),
+    [("batches", LONG_LOG, ALL), ("merged_segments", LONG_MERGED, MERGED)],
+    ids=["batches", "merged segments"],
+)
+def test_where_the_first_thousand_offsets_of_a_log_are_asked_for_no_more_rows_are_read(
+    connection: psycopg.Connection[Any],
+    table: str,
+    fill: str,
+    end_of_log: int,
+    analyzed: bool,
+    plans: str,
+) -> None:
+    """A stream asks for one such range after another."""
+    connection.execute(fill.encode())
+    if analyzed:
+        connection.execute(f"ANALYZE {table}".encode())
+    as_if_empty(connection, table)
+    connection.execute(f"SET LOCAL plan_cache_mode = {plans}".encode())
+    read = read_of(table)
+    asked = "SELECT sum(last_offset - base_offset + 1) FROM table_suffix(7, {}, {}, 100)"
+    for start, end in ((0, 1_000), (2_000, 3_000), (end_of_log - 1_000, end_of_log + 1_000)):
+        before = count(connection, read)
+        assert count(connection, asked.format(start, end)) == 1_000
+        # And one that tells where to end.
+        assert count(connection, read) - before <= 1_001, (start, end)
+
+
+@pytest.mark.usefixtures("cleaned_after")
+def test_segments_are_read_once_for_the_largest_timestamp_of_a_log(
+    one_topic: psycopg.Connection[Any],
+) -> None:
+    one_topic.execute(LONG_MERGED.encode())
+    as_if_empty(one_topic, "merged_segments")
+    read = read_of("merged_segments")
+    before = count(one_topic, read)
+    newest = "SELECT found_offset FROM topics AS t, list_offsets(t.topic_id, 7, 'max_timestamp', 0)"
+    assert count(one_topic, newest) == SPLITS * EACH // 2
+    assert count(one_topic, read) - before <= MERGED + 1
+
+
 def test_idle_producers_are_expired_without_reading_all_for_each(
     connection: psycopg.Connection[Any],
 ) -> None:

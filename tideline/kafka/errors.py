@@ -34,6 +34,18 @@ class MetadataNotUnderstood(RefusedError):
     """``__remote_log_metadata`` has records that this Tideline cannot read: whatever is judged of
     remote storage might be wrong."""
 
+    def __init__(
+        self, partition: int, offset: int, *, count: int | None = None, why: str = ""
+    ) -> None:
+        """Where the first of them is. ``count``: how many there are, if that is known."""
+        what = "records" if count is None else f"{count} records"
+        because = f" ({why})" if why else ""
+        super().__init__(
+            f"{what} of __remote_log_metadata are of an unknown kind or cannot be read, the first "
+            f"one in partition {partition} at offset {offset}{because}: nothing is judged, what "
+            "was known stays. Run a Tideline that knows this Kafka"
+        )
+
 
 class UnsupportedVersion(RefusedError):
     """The broker does not know this API, or not in this version."""

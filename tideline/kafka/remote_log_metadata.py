@@ -40,18 +40,34 @@ _NO_TAGS = b"\0"
 _NO_BYTES = b"\0"
 
 
-class MalformedMetadata(ValueError):
-    """A value that no broker of the known versions writes."""
+class NotUnderstood(ValueError):
+    """A value of which this Tideline does not know what it says: it might be that a segment is
+    gone, so that nothing that it may concern is judged."""
+
+    def __init__(self, what: str, topic_id: UUID | None = None) -> None:
+        """``topic_id``: whom it concerns; ``None``, where nobody can tell: everybody."""
+        super().__init__(what)
+        self.topic_id = topic_id
+
+
+class MalformedMetadata(NotUnderstood):
+    """No broker of the known versions writes it."""
+
+
+class UnknownKind(NotUnderstood):
+    """Of an api key of a newer Kafka."""
 
 
 class _Reader:
     """A bounds-checked cursor; each read raises :class:`MalformedMetadata` past the end."""
 
-    __slots__ = ("_data", "_position")
+    __slots__ = ("_data", "_position", "topic_id")
 
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._position = 0
+        self.topic_id: UUID | None = None
+        """Of the log that was read."""
 
     def take(self, size: int) -> bytes:
         end = self._position + size
@@ -97,17 +113,21 @@ class _Reader:
         return {self.uvarint(): self.take(self.uvarint()) for _ in range(self.uvarint())}
 
 
-def decode(value: bytes) -> RemoteLogEvent | None:
+def decode(value: bytes) -> RemoteLogEvent:
     """One record's value as an event.
 
-    ``None`` for an api key of a newer Kafka, which this fold does not need. Raises
-    :class:`MalformedMetadata` for another version, and for anything cut short or out of range.
+    Raises :class:`UnknownKind` for an api key of a newer Kafka, :class:`MalformedMetadata` for
+    another version, and for anything cut short or out of range.
     """
     reader = _Reader(value)
     if (frame := reader.uvarint()) != 1:
         raise MalformedMetadata(f"frame version {frame}; only 1 is known")
     api_key, version = reader.uvarint(), reader.uvarint()
-    if api_key <= PARTITION_DELETE and version != _VERSION:
+    if api_key > PARTITION_DELETE:
+        raise UnknownKind(
+            f"api key {api_key}, version {version}; {PARTITION_DELETE} is the last known"
+        )
+    if version != _VERSION:
         raise MalformedMetadata(f"api key {api_key}: version {version}; only {_VERSION} is known")
     try:
         match api_key:
@@ -115,16 +135,16 @@ def decode(value: bytes) -> RemoteLogEvent | None:
                 return _segment(reader)
             case 1:
                 return _update(reader)
-            case 2:
-                return _partition_delete(reader)
             case _:
-                return None
+                return _partition_delete(reader)
     except ValueError as error:
-        raise MalformedMetadata(f"api key {api_key}, version {version}: {error}") from error
+        what = f"api key {api_key}, version {version}: {error}"
+        raise MalformedMetadata(what, reader.topic_id) from error
 
 
 def _log(reader: _Reader) -> tuple[str, TopicIdPartition]:
     name, topic_id, partition = reader.string(), reader.uuid(), reader.int32()
+    reader.topic_id = topic_id
     reader.tags()
     return name, TopicIdPartition(topic_id, partition)
 

@@ -21,7 +21,7 @@ from tideline.domain.ids import TopicIdPartition
 from tideline.domain.remote_log import RemoteLogIndex, RemoteSegment
 from tideline.kafka import remote_log_metadata as codec
 from tideline.kafka.client import KafkaCluster
-from tideline.kafka.errors import KafkaError, KafkaUnavailable
+from tideline.kafka.errors import KafkaError, KafkaUnavailable, MetadataNotUnderstood
 from tideline.kafka.log_reader import LogReader
 from tideline.kafka.observer import DEBUG_CONSUMER, KafkaObserver, OffsetSpec, TopicLayout
 
@@ -32,6 +32,15 @@ FORGOTTEN_AFTER_MS = 30 * 60_000.0
 or another worker goes on with it."""
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class _First:
+    """The first record that is not understood."""
+
+    partition: int
+    offset: int
+    why: str
+
+
 @dataclass(slots=True)
 class _Fold:
     """What the metadata topic says of ``watched`` up to ``positions`` (exclusive, by partition)."""
@@ -39,9 +48,10 @@ class _Fold:
     watched: set[UUID] = field(default_factory=set)
     index: RemoteLogIndex = field(default_factory=RemoteLogIndex)
     positions: dict[int, int] = field(default_factory=dict)
-    malformed: int = 0
+    not_understood: dict[UUID | None, _First] = field(default_factory=dict)
+    """By the topic that it concerns; ``None``: whichever."""
 
-    def apply(self, data: bytes, position: int, upto: int | None) -> int:
+    def apply(self, partition: int, data: bytes, position: int, upto: int | None) -> int:
         """Apply every record at or past ``position`` and below ``upto``; the next position."""
         records = MemoryRecords(data)
         following = position
@@ -51,18 +61,34 @@ class _Fold:
             following = int(batch.next_offset)
             for record in batch:
                 if record.offset >= position and record.value is not None:
-                    self._apply(record.offset, bytes(record.value))
+                    self._apply(partition, record.offset, bytes(record.value))
         return following
 
-    def _apply(self, offset: int, value: bytes) -> None:
+    def _apply(self, partition: int, offset: int, value: bytes) -> None:
         try:
             event = codec.decode(value)
-        except codec.MalformedMetadata as error:
-            self.malformed += 1
-            log.warning("remote_log_metadata_malformed", offset=offset, why=str(error))
+        except codec.NotUnderstood as error:
+            if error.topic_id is None or error.topic_id in self.watched:
+                self._note(error.topic_id, _First(partition, offset, str(error)))
             return
-        if event is not None and event.log.topic_id in self.watched:
+        if event.log.topic_id in self.watched:
             self.index.apply(event)
+
+    def _note(self, topic_id: UUID | None, found: _First) -> None:
+        known = self.not_understood.get(topic_id)
+        if known is None or found < known:
+            self.not_understood[topic_id] = found
+            log.warning(
+                "remote_log_metadata_not_understood",
+                partition=found.partition, offset=found.offset, why=found.why,
+            )  # fmt: skip
+
+    def must_be_understood(self, topic_id: UUID) -> None:
+        """Raises :class:`MetadataNotUnderstood` where one that is not may concern the topic."""
+        found = [self.not_understood[k] for k in (None, topic_id) if k in self.not_understood]
+        if found:
+            first = min(found)
+            raise MetadataNotUnderstood(first.partition, first.offset, why=first.why)
 
     def take(self, other: _Fold) -> None:
         """What ``other`` has of its topics, up to the same positions."""
@@ -70,9 +96,11 @@ class _Fold:
         self.index.segments |= other.index.segments
         self.index.finished_once |= other.index.finished_once
         self.index.anomalies += other.index.anomalies
+        self.not_understood = other.not_understood | self.not_understood
 
     def forget(self, topic_id: UUID) -> None:
         self.watched.discard(topic_id)
+        self.not_understood.pop(topic_id, None)
         for kept in (self.index.segments, self.index.finished_once):
             for known in [k for k in kept if k.topic_id == topic_id]:
                 del kept[known]
@@ -87,7 +115,12 @@ class _Newcomer:
 
 
 class RemoteLogFollower:
-    """Answers what remote segments a partition has, as of a moment after the call."""
+    """Answers what remote segments a partition has, as of a moment after the call.
+
+    Whatever reads the topic raises :class:`MetadataNotUnderstood` where a record may concern the
+    topic that is asked for and this Tideline does not know what it says, as coverage does: it might
+    be that a segment is gone. :class:`KafkaError`, :class:`KafkaUnavailable` as Kafka answers.
+    """
 
     def __init__(self, cluster: KafkaCluster, timeout_ms: int = 10_000) -> None:
         self._observer = KafkaObserver(cluster, timeout_ms)
@@ -102,12 +135,12 @@ class RemoteLogFollower:
 
     @property
     def anomalies(self) -> int:
-        """Records that no legal history contains, or that do not parse."""
-        return self._state.index.anomalies + self._state.malformed
+        """Records that no legal history contains."""
+        return self._state.index.anomalies
 
     async def segments(self, wanted: TopicIdPartition) -> tuple[RemoteSegment, ...]:
         """The partition's segments in every state. Reads up to the metadata topic's present end
-        first. Raises :class:`KafkaError` or :class:`KafkaUnavailable`."""
+        first."""
         await self.refresh(wanted.topic_id)
         return self._state.index.of(wanted)
 
@@ -128,6 +161,8 @@ class RemoteLogFollower:
         """These topics' segments as of now, read from the start; nothing of it is kept."""
         fold = _Fold(set(topic_ids))
         await self._read(fold, await self._layout())
+        for topic_id in topic_ids:
+            fold.must_be_understood(topic_id)
         return fold.index
 
     def forget(self, topic_id: UUID) -> None:
@@ -142,7 +177,12 @@ class RemoteLogFollower:
         self._asked_ms[topic_id] = self._clock_ms()
         if topic_id not in self._state.watched:
             await self._join(topic_id)
-            return
+        else:
+            await self._go_on()
+        self._state.must_be_understood(topic_id)
+
+    async def _go_on(self) -> None:
+        """Read what is new up to the present end, or wait for who does."""
         wanted = self._begun + 1
         async with self._lock:
             if self._done >= wanted:
@@ -219,7 +259,7 @@ class RemoteLogFollower:
             position = fold.positions[partition] = earliest.offset
         while upto is None or position < upto:
             piece = await self._reader.fetch(codec.TOPIC, partition, position, node=where.leader)
-            position = max(position, fold.apply(piece.data, position, upto))
+            position = max(position, fold.apply(partition, piece.data, position, upto))
             fold.positions[partition] = position
             if position >= piece.high_watermark or not piece.data:
                 return

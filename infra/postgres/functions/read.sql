@@ -215,9 +215,13 @@ LANGUAGE sql STABLE AS $$
             ORDER BY max_timestamp DESC, last_offset LIMIT 1
     )
     SELECT * FROM (
-        SELECT * FROM merged_segments
-            WHERE log_id = p_log_id AND state = 'COPY_SEGMENT_FINISHED'
-                AND last_offset >= p_suffix_start AND base_offset < p_suffix_start
+        SELECT * FROM (
+            SELECT * FROM merged_segments
+                WHERE log_id = p_log_id AND state = 'COPY_SEGMENT_FINISHED'
+                    AND last_offset >= p_suffix_start
+                ORDER BY last_offset LIMIT 1
+        ) AS first
+            WHERE base_offset < p_suffix_start
                 AND max_timestamp >= coalesce((SELECT max_timestamp FROM whole), -1)
         UNION ALL SELECT * FROM whole
     ) AS candidates

@@ -50,14 +50,16 @@ $$;
 
 -- What holds the offsets [p_from, p_to) of a suffix, in one snapshot: a row for where the suffix begins
 -- and ends (last_offset: the last one that is committed), merged segments, and runs of batches in WAL
--- objects of about p_chunk_bytes.
+-- objects of about p_chunk_bytes. Indexes know last offsets only: the first one that reaches p_to is looked
+-- up, else a short range would be read to the log's end. (Settings: as at the top of read.sql.)
 CREATE FUNCTION table_suffix(
     p_log_id bigint, p_from bigint, p_to bigint, p_chunk_bytes bigint
 ) RETURNS TABLE (
     place text, segment_id uuid, object_key_stem text, base_offset bigint, last_offset bigint,
     byte_size bigint, max_timestamp bigint, offset_index_bytes integer, time_index_bytes integer
 )
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp
+SET jit = off SET enable_sort = off AS $$
     SELECT 'log', NULL::uuid, NULL::text,
            greatest(l.diskless_log_start_offset, l.suffix_start), l.high_watermark - 1,
            0::bigint, -1::bigint, 0, 0
@@ -68,6 +70,11 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
         FROM merged_segments AS m
         WHERE m.log_id = p_log_id AND m.state = 'COPY_SEGMENT_FINISHED'
             AND m.last_offset >= p_from AND m.base_offset < p_to
+            AND m.last_offset <= coalesce((
+                SELECT last_offset FROM merged_segments
+                    WHERE log_id = p_log_id AND state = 'COPY_SEGMENT_FINISHED'
+                        AND last_offset >= p_to - 1
+                    ORDER BY last_offset LIMIT 1), 9223372036854775807)
     UNION ALL
     SELECT 'wal', NULL, NULL, min(c.base_offset), max(c.last_offset), sum(c.byte_size)::bigint,
            max(c.max_timestamp), 0, 0
@@ -77,6 +84,10 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
                        / greatest(p_chunk_bytes, 1) AS chunk
                 FROM batches AS b
                 WHERE b.log_id = p_log_id AND b.last_offset >= p_from AND b.base_offset < p_to
+                    AND b.last_offset <= coalesce((
+                        SELECT last_offset FROM batches
+                            WHERE log_id = p_log_id AND last_offset >= p_to - 1
+                            ORDER BY last_offset LIMIT 1), 9223372036854775807)
         ) AS c GROUP BY c.chunk
     ORDER BY 4, 5
 $$;

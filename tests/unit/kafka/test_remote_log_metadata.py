@@ -19,7 +19,7 @@ from tideline.domain.remote_log import (
     SegmentState,
     SegmentUpdate,
 )
-from tideline.kafka.remote_log_metadata import MalformedMetadata, decode
+from tideline.kafka.remote_log_metadata import MalformedMetadata, NotUnderstood, UnknownKind, decode
 
 LOG = TopicIdPartition(UUID(int=7), 3)
 SEGMENT = UUID(int=9)
@@ -102,8 +102,22 @@ def test_a_partitions_deletion_is_read() -> None:
     )
 
 
-def test_an_api_key_of_a_newer_kafka_is_left_alone() -> None:
-    assert decode(b"\x01\x09\x00whatever") is None
+def test_an_api_key_of_a_newer_kafka_is_told_from_what_is_malformed() -> None:
+    with pytest.raises(UnknownKind, match="api key 9") as raised:
+        decode(b"\x01\x09\x00whatever")
+    assert raised.value.topic_id is None, "nobody knows where it says whom it concerns"
+
+
+def test_what_is_malformed_tells_whom_it_concerns_where_that_can_be_read() -> None:
+    for value, topic_id in (
+        (segment(state=9), LOG.topic_id),
+        (segment()[:40], LOG.topic_id),
+        (segment()[:20], None),
+        (b"\1\0\1" + segment()[3:], None),
+    ):
+        with pytest.raises(MalformedMetadata) as raised:
+            decode(value)
+        assert raised.value.topic_id == topic_id
 
 
 def test_a_state_that_kafka_does_not_have_is_refused() -> None:
@@ -119,5 +133,5 @@ def test_a_value_that_is_cut_short_is_refused(length: int) -> None:
 
 @given(st.binary(max_size=200))
 def test_no_bytes_do_worse_than_an_error(value: bytes) -> None:
-    with contextlib.suppress(MalformedMetadata):
+    with contextlib.suppress(NotUnderstood):
         decode(value)

@@ -3,73 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from dataclasses import dataclass, field, replace
-from typing import Any, cast
-from uuid import UUID, uuid4
+from dataclasses import replace
+from uuid import UUID
 
 import pytest
-from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
+from tests.unit.kafka.metadata_topic import MetadataTopic, segment
 from tideline.domain.ids import TopicIdPartition
-from tideline.domain.remote_log import EpochStart, RemoteSegment, SegmentState, SegmentUpdate
+from tideline.domain.remote_log import SegmentState, SegmentUpdate
 from tideline.kafka import remote_log_metadata as codec
-from tideline.kafka.errors import KafkaUnavailable
-from tideline.kafka.log_reader import FetchedPiece
-from tideline.kafka.observer import OffsetAnswer, PartitionLayout, TopicLayout
+from tideline.kafka.errors import KafkaUnavailable, MetadataNotUnderstood
 from tideline.kafka.remote_log_reader import FORGOTTEN_AFTER_MS, RemoteLogFollower
 
 A, B = TopicIdPartition(UUID(int=1), 0), TopicIdPartition(UUID(int=2), 0)
-
-
-def segment(log: TopicIdPartition) -> RemoteSegment:
-    return RemoteSegment(
-        log=log,
-        topic="orders",
-        segment_id=uuid4(),
-        start_offset=0,
-        end_offset=9,
-        size_bytes=10,
-        leader_epochs=(EpochStart(0, 0),),
-        state=SegmentState.COPY_SEGMENT_STARTED,
-        max_timestamp=1,
-        txn_index_empty=True,
-    )
-
-
-@dataclass
-class MetadataTopic:
-    """Two partitions; a fetch answers one batch."""
-
-    batches: dict[int, list[bytes]] = field(default_factory=lambda: {0: [], 1: []})
-    fetched: Counter[tuple[int, int]] = field(default_factory=Counter)
-    """How often each partition and offset."""
-    before_fetch: Any = None
-    layouts: int = 0
-
-    def add(self, partition: int, value: bytes) -> None:
-        batches = self.batches[partition]
-        builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 1 << 16)
-        assert builder.append(0, 1, None, value, []) is not None
-        raw = bytearray(builder.build())
-        raw[:8] = len(batches).to_bytes(8, "big")
-        batches.append(bytes(raw))
-
-    async def topic(self, name: str) -> TopicLayout:
-        self.layouts += 1
-        where = PartitionLayout(0, 1, 0, (1,), (1,))
-        return TopicLayout(name, UUID(int=9), False, dict.fromkeys(self.batches, where))
-
-    async def offset(self, *_: object, **__: object) -> OffsetAnswer:
-        return OffsetAnswer(0, -1, 0)
-
-    async def fetch(self, topic: str, partition: int, offset: int, *, node: int) -> FetchedPiece:
-        if self.before_fetch is not None:
-            await self.before_fetch(partition, offset)
-        self.fetched[partition, offset] += 1
-        batches = self.batches[partition]
-        data = batches[offset] if offset < len(batches) else b""
-        return FetchedPiece(data, len(batches), 0)
 
 
 @pytest.fixture
@@ -82,9 +28,7 @@ def metadata() -> MetadataTopic:
 
 @pytest.fixture
 def follower(metadata: MetadataTopic) -> RemoteLogFollower:
-    found = RemoteLogFollower(cast(Any, None))
-    found._observer, found._reader = cast(Any, metadata), cast(Any, metadata)
-    return found
+    return metadata.follower()
 
 
 async def test_a_topic_that_joins_does_not_make_the_others_be_read_again(
@@ -185,3 +129,40 @@ async def test_a_topic_that_nobody_asks_for_is_forgotten(
     assert len(await follower.segments(A)) == 10
     other = replace(A, partition=1)
     assert await follower.segments(other) == ()
+
+
+NEWER = b"\1\x09\0whatever a newer broker has to say"
+NEWER_VERSION = b"\1\0\1" + codec.encode_segment(segment(B))[3:]
+CUT = codec.encode_segment(segment(B))[:-20]
+"""About B, and nobody knows what."""
+
+
+@pytest.mark.parametrize("value", [NEWER, NEWER_VERSION, b"", b"\7"])
+async def test_nothing_is_told_of_any_topic_once_a_record_is_not_understood(
+    metadata: MetadataTopic, follower: RemoteLogFollower, value: bytes
+) -> None:
+    """It might say that a segment is gone."""
+    assert len(await follower.segments(A)) == 10
+    metadata.add(1, value)
+    metadata.add(1, value)
+    for _ in range(2):
+        for asking in (
+            follower.segments(A), follower.topic_segments(B.topic_id), follower.finished_once(A),
+            follower.refresh(B.topic_id), follower.once([A.topic_id]),
+        ):  # fmt: skip
+            with pytest.raises(MetadataNotUnderstood, match="partition 1 at offset 10"):
+                await asking
+
+
+async def test_a_record_of_another_topic_that_cannot_be_read_stands_in_nobodys_way(
+    metadata: MetadataTopic, follower: RemoteLogFollower
+) -> None:
+    metadata.add(0, CUT)
+    assert len(await follower.segments(A)) == 10
+    for _ in range(2):
+        with pytest.raises(MetadataNotUnderstood, match="partition 0 at offset 10"):
+            await follower.segments(B)
+    assert len(await follower.segments(A)) == 10
+    assert (await follower.once([A.topic_id])).of(A)
+    with pytest.raises(MetadataNotUnderstood):
+        await follower.once([A.topic_id, B.topic_id])

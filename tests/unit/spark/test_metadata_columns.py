@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
+from contextlib import nullcontext
 from uuid import UUID
 
 import pyarrow as pa
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spark.common.metadata_columns import columns_of
 from spark.common.metadata_records import MALFORMED, UNKNOWN, MetadataRecord, decoded
 from spark.common.rows import to_batch
+from tests.unit.kafka.metadata_topic import MetadataTopic
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.remote_log import EpochStart, RemoteSegment, SegmentState, SegmentUpdate
+from tideline.kafka.errors import MetadataNotUnderstood
 from tideline.kafka.remote_log_metadata import encode_segment, encode_update
 from tideline.kafka.varints import uvarint
 
@@ -112,3 +117,23 @@ def test_what_is_not_understood_stays_although_other_topics_are_dropped() -> Non
     values: list[bytes | None] = [b"\1\x09\0new", b"\7", b"\1\0\1" + bytes(90), b"\1\1\0"]
     kinds = columns_of(0, range(4), values, frozenset([TOPICS[0].bytes]))["kind"].to_pylist()
     assert kinds == [UNKNOWN, MALFORMED, MALFORMED, MALFORMED]
+
+
+@given(VALUES, st.sampled_from(TOPICS))
+@settings(max_examples=200, deadline=None)
+@example([b"\1\x09\0new"], TOPICS[0])
+def test_what_stops_the_judgement_of_a_topic_stops_a_worker_that_follows_it(
+    values: list[bytes | None], topic: UUID
+) -> None:
+    wanted = frozenset([topic.bytes])
+    found = columns_of(0, range(len(values)), values, wanted)
+    stops = [row["record_offset"] for row in found.to_pylist() if row["kind"] < 0]
+    metadata = MetadataTopic()
+    for value in values:
+        metadata.add(0, value)
+    with (
+        pytest.raises(MetadataNotUnderstood, match=f"partition 0 at offset {stops[0]} ")
+        if stops
+        else nullcontext()
+    ):
+        asyncio.run(metadata.follower().once([topic]))
