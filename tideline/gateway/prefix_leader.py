@@ -17,6 +17,7 @@ from kio.static.protocol import RequestPayload
 
 from tideline.domain.ids import TopicPartition
 from tideline.errors import TidelineError
+from tideline.gateway.context import ApiKey
 from tideline.kafka.client import KafkaCluster
 
 log = structlog.get_logger()
@@ -46,9 +47,11 @@ class PrefixLeaders:
         return found
 
     async def ask(self, leader: int, message: RequestPayload) -> Any:
-        """One broker's answer, or ``None``: it gave none."""
+        """One broker's answer, or ``None``: it gave none. A search by time may wait for remote
+        storage, and in the end for nothing: no other question waits behind it."""
         try:
-            connection = await self.cluster.node(leader)
+            searches = int(message.__api_key__) == ApiKey.LIST_OFFSETS
+            connection = await self.cluster.node(leader, apart=searches)
             return await connection.send(message, timeout_ms=PATIENCE_MS)
         except TidelineError as error:
             log.info("prefix.leader_does_not_answer", leader=leader, why=str(error))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 from kio.schema.api_versions.v0.request import ApiVersionsRequest
 from kio.schema.api_versions.v0.response import ApiVersionsResponse
@@ -35,6 +35,16 @@ from tideline.kafka.security import UNSECURED, KafkaSecurity
 from tideline.settings import KafkaSettings
 
 Address = tuple[str, int]
+
+
+class Apart(NamedTuple):
+    """The place of a connection to a broker over which nothing else is asked."""
+
+    node_id: int
+
+
+Place = int | Address | Apart
+"""Of a connection: which broker it is to, by its node id or as it was named."""
 DEFAULT_MAX_FRAME_BYTES = 104_857_600
 DEFAULT_TIMEOUT_MS = 10_000
 MAX_IN_FLIGHT = 256
@@ -187,12 +197,15 @@ class KafkaConnection:
             raise UnsupportedVersion(
                 f"broker {self._wire.peer} does not know version {version} of API {key}"
             )
+        is_sent = False
         try:
             async with asyncio.timeout(timeout_ms / 1000), self._room:
+                is_sent = True
                 frame = await self._exchange(message)
         except TimeoutError:
             reason = f"no answer within {timeout_ms} ms"
-            self._wire.abort(reason)
+            if is_sent:
+                self._wire.abort(reason)
             raise KafkaUnavailable(f"broker {self._wire.peer}: {reason}") from None
         try:
             return await decoded_response(frame, key, version)
@@ -257,8 +270,8 @@ class KafkaCluster:
         self._client_id = client_id
         self._timeout_ms = timeout_ms
         self._max_frame_bytes = max_frame_bytes
-        self._connections: dict[int | Address, KafkaConnection] = {}
-        self._dialling: dict[int | Address, asyncio.Lock] = {}
+        self._connections: dict[Place, KafkaConnection] = {}
+        self._dialling: dict[Place, asyncio.Lock] = {}
         self._nodes: dict[int, Node] = {}
         self._leaders: dict[tuple[str, int], tuple[float, int]] = {}
 
@@ -291,8 +304,8 @@ class KafkaCluster:
 
     async def any(self) -> KafkaConnection:
         """A connection to any broker that answers. Raises :class:`KafkaUnavailable`."""
-        for connection in self._connections.values():
-            if connection.is_usable:
+        for place, connection in self._connections.items():
+            if connection.is_usable and not isinstance(place, Apart):
                 return connection
         failures = []
         known = [(node.host, node.port) for node in self._nodes.values()]
@@ -303,10 +316,12 @@ class KafkaCluster:
                 failures.append(str(error))
         raise KafkaUnavailable("no broker answers: " + "; ".join(failures))
 
-    async def node(self, node_id: int) -> KafkaConnection:
+    async def node(self, node_id: int, *, apart: bool = False) -> KafkaConnection:
         """A connection to one broker. Raises :class:`KafkaUnavailable`, also when the cluster
-        does not name that broker."""
-        if (open_ := self._connections.get(node_id)) is not None and open_.is_usable:
+        does not name that broker. ``apart``: for what a broker may take long to answer, while it
+        answers nothing else that comes over the same connection."""
+        place: Place = Apart(node_id) if apart else node_id
+        if (open_ := self._connections.get(place)) is not None and open_.is_usable:
             return open_
         await self.refresh()
 
@@ -318,7 +333,7 @@ class KafkaCluster:
                 )
             return node.host, node.port
 
-        return await self._connected(node_id, address)
+        return await self._connected(place, address)
 
     async def leader(self, topic: str, partition: int) -> KafkaConnection:
         """A connection to a partition's leader.
@@ -385,9 +400,7 @@ class KafkaCluster:
         now = asyncio.get_running_loop().time()
         self._leaders = {key: entry for key, entry in self._leaders.items() if entry[0] > now}
 
-    async def _connected(
-        self, key: int | Address, address: Callable[[], Address]
-    ) -> KafkaConnection:
+    async def _connected(self, key: Place, address: Callable[[], Address]) -> KafkaConnection:
         async with self._dialling.setdefault(key, asyncio.Lock()):
             open_ = self._connections.get(key)
             if open_ is None or not open_.is_usable:

@@ -131,7 +131,7 @@ class Brokers:
     async def _leader_id(self, topic: str, partition: int) -> int:
         return 2
 
-    async def _node(self, node: int) -> Brokers:
+    async def _node(self, node: int, *, apart: bool = False) -> Brokers:
         if node != 2:
             raise KafkaUnavailable("only the leader answers here")
         return self

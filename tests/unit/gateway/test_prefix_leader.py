@@ -93,6 +93,7 @@ class Leader:
     def __init__(self, bench: TrackedBench) -> None:
         self.answer: Script | Exception = KafkaUnavailable("no broker in this test")
         self.asked: list[Any] = []
+        self.apart: list[bool] = []
         self.bench = bench
         bench.cluster.leader_id = self._leader_id
         bench.cluster.node = self._node
@@ -101,8 +102,9 @@ class Leader:
         assert (topic, partition) == (TOPIC, 0)
         return 2
 
-    async def _node(self, node: int) -> Leader:
+    async def _node(self, node: int, *, apart: bool = False) -> Leader:
         assert node in (1, 2), "this gateway's broker, or the leader"
+        self.apart.append(apart)
         return self
 
     async def send(self, message: Any, *, timeout_ms: int) -> Any:
@@ -132,6 +134,15 @@ async def leader(tmp_path: Path) -> AsyncIterator[Leader]:
 
 
 APIS = pytest.mark.parametrize("api_key", [LIST_OFFSETS, LEADER_EPOCH, DELETE])
+
+
+@APIS
+async def test_nothing_waits_behind_a_search_that_a_leader_does_not_answer(
+    leader: Leader, api_key: ApiKey
+) -> None:
+    leader.answer = answering(api_key, ErrorCode.none, 17)
+    await leader.told(api_key, NOT_LEADER)
+    assert set(leader.apart) == {api_key is LIST_OFFSETS}
 
 
 @APIS

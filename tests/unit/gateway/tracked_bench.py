@@ -187,7 +187,7 @@ class TrackedBench:
         self.use(self.parts)
         self.client = FakeConnection()
 
-    async def _no_broker(self, node: int) -> Any:
+    async def _no_broker(self, node: int, *, apart: bool = False) -> Any:
         raise KafkaUnavailable("no broker in this test")
 
     async def _nothing_described(self, topics: Sequence[str]) -> Any:

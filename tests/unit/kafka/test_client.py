@@ -20,7 +20,7 @@ from kio.static.primitive import i32
 
 from tests.unit.kafka.fake_broker import FakeBroker, api_versions, nothing_but_versions
 from tideline.gateway.messages import no_throttle
-from tideline.kafka import decoding
+from tideline.kafka import client, decoding
 from tideline.kafka.client import KafkaCluster, KafkaConnection
 from tideline.kafka.errors import KafkaError, KafkaUnavailable, UnsupportedVersion
 from tideline.kafka.protocol import RequestHeader, encode_response
@@ -155,6 +155,46 @@ async def test_a_cluster_finds_brokers_and_leaders_and_dials_again() -> None:
             again = await cluster.node(1)
             assert again is not first
             assert not again.is_closed
+
+
+async def test_what_is_asked_apart_holds_nothing_else_up_and_takes_nothing_else_along() -> None:
+    async with FakeBroker(nothing_but_versions) as broker:
+
+        async def answer(header: RequestHeader, frame: bytes) -> bytes | None:
+            if header.api_key == 18:
+                return api_versions(header)
+            if header.client_id == "t" and b"slow" in frame:
+                return None
+            return encode_response(metadata({1: broker.address}), header.correlation_id)
+
+        broker._answer = answer
+        async with KafkaCluster([broker.address], client_id="t", timeout_ms=2_000) as cluster:
+            apart = await cluster.node(1, apart=True)
+            asked = asyncio.create_task(apart.send(request("slow"), timeout_ms=200))
+            beside = await cluster.node(1)
+            assert beside is not apart
+            assert await cluster.any() is not apart
+            assert await cluster.node(1, apart=True) is apart
+            await beside.send(request())
+            with pytest.raises(KafkaUnavailable, match="no answer within 200 ms"):
+                await asked
+            assert apart.is_closed
+            assert not beside.is_closed
+
+
+async def test_a_question_that_was_never_sent_takes_no_other_along(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(client, "MAX_IN_FLIGHT", 1)
+    async with FakeBroker(nothing_but_versions) as broker:
+        connection = await KafkaConnection.open(*broker.address)
+        first = asyncio.create_task(connection.send(request(), timeout_ms=60_000))
+        await broker.until_received(2)
+        with pytest.raises(KafkaUnavailable, match="no answer within 50 ms"):
+            await connection.send(request(), timeout_ms=50)
+        assert not connection.is_closed
+        connection.close()
+        await asyncio.gather(first, return_exceptions=True)
 
 
 async def test_a_large_answer_is_decoded_beside_the_event_loop(
