@@ -42,7 +42,7 @@ from tideline.domain.table import (
     uncovered,
 )
 from tideline.errors import TidelineError
-from tideline.kafka.errors import KafkaError, TopicReplaced
+from tideline.kafka.errors import KafkaError, MetadataNotUnderstood, TopicReplaced
 from tideline.kafka.txn_index import AbortedTxn
 from tideline.settings import JobsSettings
 
@@ -58,6 +58,10 @@ class Plan:
     topic: str
     rows: Mapping[int, PartitionRow]
     pin: UUID | None
+
+    @property
+    def topic_id(self) -> UUID:
+        return next(iter(self.rows.values())).topic_id
 
     @cached_property
     def prefixes(self) -> Mapping[TopicIdPartition, Prefix]:
@@ -80,6 +84,16 @@ class Plan:
         if prefix is not None and prefix.log_start < row.prefix_end:
             start = past_gap(prefix.log_start, row.prefix_end, row.boundary)
         return OffsetRange(start, row.high_watermark)
+
+    def is_removed(self, partition: int, offset: int) -> bool:
+        """Whether Kafka's retention or DeleteRecords has passed it since this plan was made, or
+        nobody tells. What is from B0 on was read in one snapshot."""
+        row = self.rows[partition]
+        if offset >= row.prefix_end:
+            return False
+        with suppress(*_OF_ONE_TOPIC):
+            return prefixes(self.settings, [row])[row.log].log_start > offset
+        return True
 
     def pieces(
         self,
@@ -227,12 +241,20 @@ def look(settings: JobsSettings, topic: str, *, pinned: bool = True) -> Plan:
 
 def together(plans: Sequence[Plan]) -> dict[str, TidelineError]:
     """Ask brokers for the prefixes of all ``plans`` at once: their metadata topic is read once, not
-    once for each. Topics of which they tell none, and why: a partition has no leader, or Kafka has
-    another topic of the name. Raises ``KafkaUnavailable``, and as
-    :func:`spark.table.prefix.remote_segments`."""
+    once for each. Topics of which they tell none, and why: a partition has no leader, Kafka has
+    another topic of the name, or a record about it is not understood. Raises ``KafkaUnavailable``,
+    and as :func:`spark.table.prefix.remote_segments`."""
     settings = plans[0].settings
     found, untold = _prefixes_of(plans)
-    segments = remote_segments(settings, found)
+    while True:
+        try:
+            segments = remote_segments(settings, found)
+            break
+        except MetadataNotUnderstood as error:
+            if error.topic_id is None:
+                raise
+            found = {log: one for log, one in found.items() if log.topic_id != error.topic_id}
+            untold |= {plan.topic: error for plan in plans if plan.topic_id == error.topic_id}
     for plan in plans:
         if plan.topic not in untold:
             plan.__dict__.update(prefixes=found, remote_segments=segments)

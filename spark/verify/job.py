@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
-from uuid import UUID
 
 import typer
 
@@ -58,8 +57,10 @@ def verify(job: Job, topic: TopicsOption = None, sample: SampleOption = 1.0) -> 
             with planned(job.settings, plane, names) as (found, refused):
                 if topic and refused:
                     raise next(iter(refused.values()))
-                left_alone |= {name: str(error) for name, error in refused.items()}
-                left_alone |= _partly(found)
+                alone = {name: str(error) for name, error in refused.items()} | _partly(found)
+                for name, why in alone.items():
+                    job.progress(f"{name} is left alone: {why}")
+                left_alone |= alone
                 done += _verified(job, plane, found, bootstrap, sample)
     return _outcome(sample, done, left_alone)
 
@@ -71,6 +72,12 @@ def _outcome(sample: float, done: Sequence[TopicVerdict], left_alone: Mapping[st
         "left_alone": dict(left_alone),
     }
     wrong = [one for one in done if one.differences]
+    if left_alone and not done:
+        name, why = next(iter(left_alone.items()))
+        return Outcome(
+            details,
+            f"none of {len(left_alone)} topics could be looked at, the first is {name}: {why}",
+        )
     if not wrong:
         return Outcome(details)
     first = wrong[0].first[0]
@@ -120,13 +127,9 @@ def _before(plane: JobsControlPlane, plan: Plan) -> list[Difference]:
     return [
         Difference(one["partition"], one["offset"], one["what"])
         for verdict in plane.verify_verdicts(plan.topic)
-        if verdict.topic_id == _topic_id(plan)
+        if verdict.topic_id == plan.topic_id
         for one in verdict.detail
     ]
-
-
-def _topic_id(plan: Plan) -> UUID:
-    return next(iter(plan.rows.values())).topic_id
 
 
 def _crossed(plane: JobsControlPlane) -> list[str]:
@@ -177,7 +180,7 @@ def _look_at(
 
 def _record(job: Job, plane: JobsControlPlane, one: TopicVerdict, sample: float) -> None:
     plane.record_verify_verdict(
-        _topic_id(one.of.plan),
+        one.of.plan.topic_id,
         job.run_id,
         sample=sample,
         ranges=one.ranges,

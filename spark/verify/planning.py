@@ -54,7 +54,9 @@ def _planned(
             plans.append(look(settings, name))
         except TableRefused as error:
             refused[name] = error
-    pins += [plan.pin for plan in plans if plan.pin is not None]
+            continue
+        if (pin := plans[-1].pin) is not None:
+            pins.append(pin)
     if plans:
         refused |= together(plans)
     found: list[Ranges] = []
@@ -82,7 +84,10 @@ def _by_partition(plan: Plan) -> Ranges:
             pieces += _pieces(plan, {partition: range})
         except TableUnreadable as error:
             at = range.start if error.offset is None else error.offset
-            missing.append(Difference(partition, at, str(error)))
+            if plan.is_removed(partition, at):
+                refused[partition] = TableRefused(f"removed while it was looked at: {error}")
+            else:
+                missing.append(Difference(partition, at, str(error)))
         except TableRefused as error:
             refused[partition] = error
     if refused and not missing:

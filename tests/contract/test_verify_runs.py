@@ -26,9 +26,9 @@ from tideline.control_plane.table_model import VerifyVerdict
 from tideline.control_plane.tiering_model import PartitionRow
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.remote_log import EpochStart, RemoteLogIndex
-from tideline.domain.table import TableRefused
+from tideline.domain.table import TableRefused, TableUnreadable
 from tideline.errors import TidelineError
-from tideline.kafka.errors import KafkaError
+from tideline.kafka.errors import KafkaError, MetadataNotUnderstood
 
 B0 = 10
 
@@ -182,6 +182,57 @@ async def test_of_topics_with_a_hole_and_without_a_prefix_yet_neither_keeps_a_th
     assert verified.scene.jobs.read_pins() == [], "nothing is pinned behind the run"
     with pytest.raises(TableRefused, match="in no finished remote segment"):
         verified.run(topics=[early])
+
+
+async def test_a_run_that_could_look_at_nothing_has_failed_and_may_be_tried_again(
+    verified: Verified,
+) -> None:
+    """Its login may have lost its rights: nobody would hear of it for a day."""
+    topic, log = await verified.hybrid(5)
+    verified.untold[log.topic_id] = KafkaError(ErrorCode.leader_not_available, "no leader")
+    outcome = verified.run()
+    assert outcome.failed is not None
+    assert f"none of 1 topics could be looked at, the first is {topic}" in outcome.failed
+    assert not outcome.final
+
+
+async def test_a_record_about_one_topic_that_is_not_understood_keeps_no_other_from_its_turn(
+    verified: Verified, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    concerned, log = await verified.hybrid(5)
+    whole, _ = await verified.hybrid(5)
+
+    def segments(_: object, found: dict[TopicIdPartition, Prefix]) -> RemoteLogIndex:
+        if log in found:
+            raise MetadataNotUnderstood(3, 14, topic_id=log.topic_id)
+        return RemoteLogIndex()
+
+    monkeypatch.setattr(plans, "remote_segments", segments)
+    outcome = verified.run()
+    assert outcome.failed is None
+    assert {piece.topic for piece in verified.looked_at} == {whole}
+    left_alone: Any = outcome.details["left_alone"]
+    assert "in partition 3 at offset 14" in left_alone[concerned]
+
+
+@pytest.mark.parametrize("removed", [True, False])
+async def test_what_kafka_has_removed_before_it_was_looked_at_is_no_difference(
+    verified: Verified, monkeypatch: pytest.MonkeyPatch, removed: bool
+) -> None:
+    """Its indexes went with the segment, after the log start was asked for both times."""
+    topic, log = await verified.hybrid(5)
+    verified.not_uploaded.add(log.topic_id)
+    looks = count()
+
+    def away(*_: object, **__: object) -> list[Piece]:
+        if removed and next(looks) == 1:
+            verified.not_uploaded.clear()  # its log begins at B0
+        raise TableUnreadable("its .txnindex is away", 2)
+
+    monkeypatch.setattr(plans.Plan, "pieces", away)
+    details: Any = verified.run().details
+    assert [one["differences"] for one in details["topics"]] == ([] if removed else [1])
+    assert (topic in details["left_alone"]) is removed
 
 
 async def test_what_retention_has_taken_while_a_topic_was_planned_is_asked_for_once_more(

@@ -3,6 +3,8 @@ frames that are not Kafka's protocol."""
 
 from __future__ import annotations
 
+from uuid import UUID
+
 from kio.schema.errors import ErrorCode
 
 from tideline.errors import RefusedError, TidelineError, UnreachableError
@@ -35,9 +37,17 @@ class MetadataNotUnderstood(RefusedError):
     remote storage might be wrong."""
 
     def __init__(
-        self, partition: int, offset: int, *, count: int | None = None, why: str = ""
+        self,
+        partition: int,
+        offset: int,
+        *,
+        count: int | None = None,
+        why: str = "",
+        topic_id: UUID | None = None,
     ) -> None:
-        """Where the first of them is. ``count``: how many there are, if that is known."""
+        """Where the first of them is. ``count``: how many there are, if that is known;
+        ``topic_id``: whom all of them concern, ``None``: whomever."""
+        self.topic_id = topic_id
         what = "records" if count is None else f"{count} records"
         because = f" ({why})" if why else ""
         super().__init__(

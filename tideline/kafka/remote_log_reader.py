@@ -88,7 +88,10 @@ class _Fold:
         found = [self.not_understood[k] for k in (None, topic_id) if k in self.not_understood]
         if found:
             first = min(found)
-            raise MetadataNotUnderstood(first.partition, first.offset, why=first.why)
+            concerned = None if None in self.not_understood else topic_id
+            raise MetadataNotUnderstood(
+                first.partition, first.offset, why=first.why, topic_id=concerned
+            )
 
     def take(self, other: _Fold) -> None:
         """What ``other`` has of its topics, up to the same positions."""

@@ -122,7 +122,7 @@ def test_what_is_not_understood_stays_although_other_topics_are_dropped() -> Non
 @given(VALUES, st.sampled_from(TOPICS))
 @settings(max_examples=200, deadline=None)
 @example([b"\1\x09\0new"], TOPICS[0])
-def test_what_stops_the_judgement_of_a_topic_stops_a_worker_that_follows_it(
+def test_what_stops_a_job_that_asks_for_a_topic_stops_a_worker_that_follows_it(
     values: list[bytes | None], topic: UUID
 ) -> None:
     wanted = frozenset([topic.bytes])
