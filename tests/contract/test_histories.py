@@ -17,8 +17,10 @@ from tests.contract.conftest import PASSWORDS, Database, PostgresServer, a_serve
 from tests.contract.scenes import PostgresScene, batch
 from tests.contract.test_pools import waiting
 from tests.unit.gateway.fakes import until
+from tideline.background import cancel_and_wait
 from tideline.control_plane import ControlPlane, connect, pool
 from tideline.control_plane.calls import SERVER_IDENTITY, Function, nothing
+from tideline.control_plane.errors import ControlPlaneUnavailable
 from tideline.control_plane.migrate import apply, provision_roles
 from tideline.domain.history import (
     WITNESS_S,
@@ -136,6 +138,47 @@ async def test_a_primary_that_was_left_behind_and_still_runs_answers_nobody_who_
     finally:
         await old.close()
         await new.close()
+
+
+async def test_who_listened_before_anything_was_seen_goes_on_listening(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "HEARTBEAT_S", 0.05)
+    history = HistoryWatch()
+    listening = pool.Pool(database.settings(), "listening", 1, history)
+    heard, ready = list[str](), asyncio.Event()
+
+    async def listen() -> None:
+        async for _, payload in listening.listen(["news"], ready.set):
+            heard.append(payload)
+
+    await listening.open()
+    task = asyncio.create_task(listen())
+    try:
+        await asyncio.wait_for(ready.wait(), 20)
+        history.judge(None, await listening.call(SERVER_IDENTITY, None, None))
+        for number in range(3):
+            await asyncio.sleep(2 * pool.HEARTBEAT_S)
+            await listening.fetch(b"SELECT pg_notify('news', %s)", [str(number)])
+        await until(lambda: heard == ["0", "1", "2"] or task.done())
+        assert not task.done()
+    finally:
+        await cancel_and_wait(task)
+        await listening.close()
+
+
+async def test_who_listens_to_another_history_hears_that_it_cannot_now(database: Database) -> None:
+    """Whether it is another one is for those to say who read from it; this one tries again."""
+    history = HistoryWatch()
+    listening = pool.Pool(database.settings(), "other-history", 1, history)
+    await listening.open()
+    try:
+        now = await listening.call(SERVER_IDENTITY, None, None)
+        history.judge(None, replace(now, timeline=now.timeline + 1))
+        with pytest.raises(ControlPlaneUnavailable, match="timeline"):
+            await anext(listening.listen(["news"], None))
+    finally:
+        await listening.close()
 
 
 async def test_a_volume_that_was_rolled_back_gets_no_call(own_server: PostgresServer) -> None:

@@ -226,8 +226,15 @@ class Pool:
         await self._pool.open(wait=False)
 
     async def _begin(self, connection: Connection) -> None:
+        """Bounded, and closed if it ends badly: a server that was left behind does not answer what
+        halts it, and psycopg's pool only lets go of what it is not to have."""
         connection.add_notice_handler(connection.hear)
-        await self._compare(connection)
+        try:
+            async with asyncio.timeout(self._call_timeout_s):
+                await self._compare(connection)
+        except BaseException:
+            await connection.close()
+            raise
 
     async def _compare(self, connection: Connection) -> None:
         """Another server, or one that has lost commits, gets no call but the one that halts its
@@ -384,13 +391,14 @@ class Pool:
     async def listen(
         self, channels: Sequence[str], on_listening: Callable[[], None] | None
     ) -> AsyncIterator[tuple[str, str]]:
-        """(channel, payload) of every NOTIFY, on a connection of its own. Ends only by an error or
-        by being closed."""
+        """(channel, payload) of every NOTIFY, on a connection of its own. Ends only by
+        :class:`ControlPlaneUnavailable` or by being closed: whether Postgres is another one is for
+        those to say who read from it."""
         try:
             async with await Connection.connect(
                 self._conninfo, autocommit=True, row_factory=dict_row
             ) as connection:
-                await self._compare(connection)
+                await self._begin(connection)
                 for channel in channels:
                     await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
                 if on_listening is not None:
@@ -401,8 +409,12 @@ class Pool:
                         async for notice in notices:
                             yield notice.channel, notice.payload
                     await connection.execute("SELECT 1")
+                    if connection.timeline < 0:
+                        await self._compare(connection)
                     if self._is_left_behind(connection):
                         raise psycopg.OperationalError(_LEFT_BEHIND)
+        except WrongHistory as error:
+            raise ControlPlaneUnavailable(str(error)) from error
         except (psycopg.Error, TimeoutError, OSError) as error:
             raise translate(error) from error
 

@@ -46,20 +46,25 @@ class RefusedSequences(Generic[K]):
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._refused: OrderedDict[tuple[K, int], tuple[int, int, float]] = OrderedDict()
+        self.watch: Callable[[K, ProducerBatch], None] = lambda key, batch: None
+        """Called with each batch that is refused and was behind none that is: whatever waits behind
+        it is to be refused at once, since the batch itself may come again and wait behind that."""
 
     def refuse(self, key: K, batch: ProducerBatch) -> None:
         """Note that ``batch`` was refused and will come again."""
         if batch.producer_id < 0:
             return
-        place = (key, batch.producer_id)
-        known = self._refused.get(place)
-        sequence = batch.base_sequence
-        if known is not None and known[0] == batch.producer_epoch and is_after(sequence, known[1]):
-            sequence = known[1]
-        self._refused[place] = (batch.producer_epoch, sequence, self._clock())
+        place, now = (key, batch.producer_id), self._clock()
+        if (known := self._refused.get(place)) is not None:
+            epoch, sequence, since = known
+            same = epoch == batch.producer_epoch and now - since <= FORGOTTEN_AFTER_S
+            if same and is_after(batch.base_sequence, sequence):
+                return  # one that is behind a refused one makes nobody wait for longer
+        self._refused[place] = (batch.producer_epoch, batch.base_sequence, now)
         self._refused.move_to_end(place)
         while len(self._refused) > REMEMBERED:
             self._refused.popitem(last=False)
+        self.watch(key, batch)
 
     def may_pass(self, key: K, batch: ProducerBatch) -> bool:
         """Whether no earlier batch of this producer is still missing. Passing the refused batch

@@ -50,12 +50,18 @@ class PrefixLeaders:
         """One broker's answer, or ``None``: it gave none. A search by time may wait for remote
         storage, and in the end for nothing: no other question waits behind it."""
         try:
-            searches = int(message.__api_key__) == ApiKey.LIST_OFFSETS
-            connection = await self.cluster.node(leader, apart=searches)
+            connection = await self.cluster.node(leader, apart=_searches(message))
             return await connection.send(message, timeout_ms=PATIENCE_MS)
         except TidelineError as error:
             log.info("prefix.leader_does_not_answer", leader=leader, why=str(error))
             return None
+
+
+def _searches(message: Any) -> bool:
+    """Whether records are looked for by time, which may lie in remote storage."""
+    if int(message.__api_key__) != ApiKey.LIST_OFFSETS:
+        return False
+    return any(int(row.timestamp) >= 0 for topic in message.topics for row in topic.partitions)
 
 
 def may_be_told(code: int) -> bool:

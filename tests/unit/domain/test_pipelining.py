@@ -61,6 +61,29 @@ def test_a_producer_that_sent_it_elsewhere_is_not_held_back_for_long() -> None:
     assert refused.may_pass("p", batch(15))
 
 
+def test_what_is_refused_behind_it_makes_nobody_wait_for_longer() -> None:
+    """Else a producer that sent it elsewhere would wait for as long as it tries."""
+    clock = Clock()
+    refused: RefusedSequences[str] = RefusedSequences(clock)
+    refused.refuse("p", batch(10))
+    while clock.now <= FORGOTTEN_AFTER_S:
+        assert not refused.may_pass("p", batch(15))
+        refused.refuse("p", batch(15))
+        clock.now += 1
+    assert refused.may_pass("p", batch(15))
+
+
+def test_who_watches_is_told_of_what_is_refused_behind_nothing_else() -> None:
+    clock, told = Clock(), list[int]()
+    refused: RefusedSequences[str] = RefusedSequences(clock)
+    refused.watch = lambda key, of: told.append(of.base_sequence)
+    for sequence in (10, 15, 5, 7):
+        refused.refuse("p", batch(sequence))
+    clock.now = FORGOTTEN_AFTER_S + 1
+    refused.refuse("p", batch(8))
+    assert told == [10, 5, 8]
+
+
 def test_only_so_many_producers_are_remembered() -> None:
     refused: RefusedSequences[str] = RefusedSequences(Clock())
     for producer in range(REMEMBERED + 1):

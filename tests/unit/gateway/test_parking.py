@@ -35,9 +35,10 @@ class Bench:
     hurried: int = 0
 
     def __post_init__(self) -> None:
+        self.refused: RefusedProduces = RefusedProduces(self.clock)
         self.lot = ParkingLot(
             self,
-            RefusedProduces(self.clock),
+            self.refused,
             max_bytes=self.max_bytes,
             max_wait_s=20.0,
             clock=self.clock,
@@ -256,6 +257,42 @@ async def test_after_a_refusal_later_sequences_wait_for_the_refused_one() -> Non
         ("sequence 0 again", Admission.SUFFIX),
         ("sequence 5 again", Admission.SUFFIX),
     ]
+
+
+async def test_what_waits_behind_a_batch_that_is_refused_elsewhere_is_refused_at_once() -> None:
+    """Of the same producer and connection alone, and nothing that comes before it."""
+    bench = Bench()
+    for sequence in (4, 6, 7):
+        bench.offer(f"sequence {sequence}", sequence=sequence)
+    bench.offer("of another connection", source="b", sequence=6)
+    bench.offer("of no producer")
+    bench.offer("of another log", log=OTHER, sequence=6)
+    bench.refused.refuse((LOG, "a"), ProducerBatch(7, 0, 5))
+    assert bench.told == [("sequence 6", TIMED_OUT), ("sequence 7", TIMED_OUT)]
+    assert bench.lot.parked_bytes == 40
+    bench.offer("sequence 5", sequence=5)
+    bench.offer("sequence 6 again", sequence=6)
+    bench.admission = Admission.SUFFIX
+    bench.lot.drain_all()
+    assert [name for name, _ in bench.told[2:]] == [
+        "sequence 4",
+        "of another connection",
+        "of no producer",
+        "sequence 5",
+        "sequence 6 again",
+        "of another log",
+    ]
+    assert not bench.lot._of_producer
+
+
+async def test_past_the_bound_of_bytes_the_refusal_may_empty_the_lane() -> None:
+    bench = Bench(max_bytes=100)
+    bench.offer("sequence 6", sequence=6, size=80)
+    bench.offer("sequence 5", sequence=5, size=80)
+    assert [name for name, _ in bench.told] == ["sequence 6", "sequence 5"]
+    bench.admission = Admission.SUFFIX
+    bench.offer("sequence 5 again", sequence=5)
+    assert bench.told[-1] == ("sequence 5 again", Admission.SUFFIX)
 
 
 async def test_a_gate_that_is_shut_for_good_answers_what_it_says() -> None:

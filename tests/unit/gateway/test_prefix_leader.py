@@ -68,7 +68,7 @@ def _answer(api_key: ApiKey, code: ErrorCode, offset: int) -> Any:
     )
 
 
-def asking(api_key: ApiKey) -> Any:
+def asking(api_key: ApiKey, timestamp: int = -2) -> Any:
     """A question about the prefix."""
     api = messages(api_key, VERSIONS[api_key])
     request_topic, request_row = {
@@ -77,7 +77,7 @@ def asking(api_key: ApiKey) -> Any:
         DELETE: ("DeleteRecordsTopic", "DeleteRecordsPartition"),
     }[api_key]
     row = api.request_part(
-        request_row, partition_index=0, partition=0, timestamp=-2, leader_epoch=5, offset=40
+        request_row, partition_index=0, partition=0, timestamp=timestamp, leader_epoch=5, offset=40
     )
     return api.request(
         replica_id=-1,
@@ -113,10 +113,10 @@ class Leader:
             raise self.answer
         return self.answer(message)
 
-    async def told(self, api_key: ApiKey, code: ErrorCode) -> tuple[str, int]:
+    async def told(self, api_key: ApiKey, code: ErrorCode, timestamp: int = -2) -> tuple[str, int]:
         """(error, offset) for a client whose gateway's broker answers ``code``."""
         self.bench.client.broker[api_key] = answering(api_key, code, 17)
-        response = await self.bench.ask(asking(api_key))
+        response = await self.bench.ask(asking(api_key, timestamp))
         row = response.topics[0].partitions[0]
         for name in ("end_offset", "low_watermark", "offset"):
             if hasattr(row, name):
@@ -136,13 +136,21 @@ async def leader(tmp_path: Path) -> AsyncIterator[Leader]:
 APIS = pytest.mark.parametrize("api_key", [LIST_OFFSETS, LEADER_EPOCH, DELETE])
 
 
-@APIS
+@pytest.mark.parametrize(
+    ("api_key", "timestamp", "apart"),
+    [
+        (LIST_OFFSETS, 1_000, True),
+        (LIST_OFFSETS, -2, False),
+        (LEADER_EPOCH, -2, False),
+        (DELETE, -2, False),
+    ],
+)
 async def test_nothing_waits_behind_a_search_that_a_leader_does_not_answer(
-    leader: Leader, api_key: ApiKey
+    leader: Leader, api_key: ApiKey, timestamp: int, apart: bool
 ) -> None:
     leader.answer = answering(api_key, ErrorCode.none, 17)
-    await leader.told(api_key, NOT_LEADER)
-    assert set(leader.apart) == {api_key is LIST_OFFSETS}
+    await leader.told(api_key, NOT_LEADER, timestamp)
+    assert set(leader.apart) == {apart}
 
 
 @APIS

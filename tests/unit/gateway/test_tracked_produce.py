@@ -153,6 +153,31 @@ async def test_what_was_parked_behind_a_batch_that_kafka_refuses_for_now_comes_a
     assert outcomes(await bench.ask(second)) == {ME: ("none", 101)}
 
 
+async def test_a_batch_that_comes_again_while_its_successor_waits_goes_before_it(
+    bench: TrackedBench,
+) -> None:
+    """A producer sends again in a tenth of a second, and a pause may last for longer."""
+    five, six = (
+        produce((TOPIC, 0, record_batch(1, producer_id=7, epoch=0, sequence=sequence)))
+        for sequence in (5, 6)
+    )
+    bench.show(PENDING)
+    held: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+    bench.client.broker[ApiKey.PRODUCE] = lambda _: held
+    forwarded = asyncio.create_task(bench.ask(five))
+    await until(lambda: bench.client.forwarded)
+    bench.show(QUIESCING)
+    parked = asyncio.create_task(bench.ask(six))
+    await until(lambda: bench.parts.parking.waiting(LOG))
+    held.set_result(acknowledging(0, ErrorCode.not_enough_replicas)(bench.client.forwarded[0]))
+    assert outcomes(await forwarded)[ME][0] == "not_enough_replicas"
+    assert outcomes(await parked) == {ME: ("request_timed_out", -1)}, "at once"
+    again = [asyncio.create_task(bench.ask(each)) for each in (five, six)]
+    await until(lambda: bench.parts.parking.waiting(LOG) == 2)
+    bench.show(SUFFIX)
+    assert [outcomes(await one)[ME] for one in again] == [("none", 100), ("none", 101)]
+
+
 async def test_what_comes_behind_a_batch_that_was_refused_for_now_waits_for_it(
     bench: TrackedBench,
 ) -> None:
@@ -412,7 +437,7 @@ async def test_a_connection_that_ends_leaves_nothing_behind(bench: TrackedBench)
 async def test_what_nobody_waits_for_goes_on_without_the_connection_that_it_came_on(
     bench: TrackedBench,
 ) -> None:
-    """As at a broker that has read it. What is dropped beside it has a client that waits."""
+    """To the suffix. What is dropped beside it has a client that waits."""
     bench.show(QUIESCING)
     assert await bench.ask(produce((TOPIC, 0, BATCH), acks=0)) is None
     asking = asyncio.create_task(bench.ask(produce((TOPIC, 0, BATCH))))

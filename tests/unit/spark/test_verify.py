@@ -138,7 +138,9 @@ def test_partitions_that_cannot_be_read_are_left_alone_beside_one_that_lacks_som
                 raise errors[partition]
         return [piece(0, 100, partition) for partition in wanted]
 
-    plan: Any = SimpleNamespace(topic="t", rows=ROWS, whole=whole, pieces=pieces)
+    plan: Any = SimpleNamespace(
+        topic="t", rows=ROWS, whole=whole, pieces=pieces, is_removed=lambda *_: False
+    )
     found = _by_partition(plan)
     assert [one.partition for one in found.pieces] == [0]
     assert list(found.missing) == [Difference(2, 50, "no .txnindex")]

@@ -9,7 +9,7 @@ and partition is refused too (schedule 10). Bounded by bytes over all partitions
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -17,7 +17,7 @@ from typing import Protocol
 
 from tideline.domain.answers import SEND_AGAIN, Asked, Behaviour, handling
 from tideline.domain.ids import TopicIdPartition
-from tideline.domain.pipelining import ProducerBatch
+from tideline.domain.pipelining import ProducerBatch, is_after
 from tideline.domain.request_handling import KafkaErrorCode
 from tideline.gateway.metrics import (
     BOUND_REACHED,
@@ -144,6 +144,8 @@ class ParkingLot:
         self._max_wait_s = max_wait_s
         self._clock = clock
         self._lanes: dict[TopicIdPartition, deque[ParkedProduce]] = {}
+        self._of_producer: Counter[tuple[TopicIdPartition, object, int]] = Counter()
+        """How many wait of each producer on a connection."""
         self._overflowed: dict[TopicIdPartition, set[object]] = {}
         self._draining: set[TopicIdPartition] = set()
         self._bytes = 0
@@ -152,6 +154,7 @@ class ParkingLot:
         self._armed_for = 0.0
         """The deadline that the timer was set for, on the lot's clock."""
         rules.watch(some=self._drain_some, every=self.drain_all)
+        refused.watch = self._refuse_behind
         PARKED_OLDEST.set_function(self.oldest_s)
 
     @property
@@ -236,7 +239,7 @@ class ParkingLot:
         taken on."""
         for log, lane in list(self._lanes.items()):
             for entry in self._split(lane, lambda e: e.source is source and e.awaited):
-                self._leaves(entry)
+                self._leaves(log, entry)
             self._forget_if_empty(log)
 
     def expire(self) -> None:
@@ -258,11 +261,12 @@ class ParkingLot:
             self._overflowed.setdefault(log, set()).add(entry.source)
             self._refuse(log, entry, SEND_AGAIN, "bytes")
             if log not in self._lanes:
-                del self._overflowed[log]
+                self._overflowed.pop(log, None)
             return
         entry.arrived = self._clock()
         entry.deadline = entry.arrived + min(self._max_wait_s, entry.max_wait_s)
         self._lanes.setdefault(log, deque()).append(entry)
+        self._of_producer[log, entry.source, entry.batch.producer_id] += 1
         self._account(1, entry.size)
         entry.number = self._deadlines.add(log, entry.deadline)
         self._arm()
@@ -281,8 +285,27 @@ class ParkingLot:
             return reached
 
         for entry in self._split(lane, goes):
-            self._leaves(entry)
+            self._leaves(log, entry)
             self._refuse(log, entry, SEND_AGAIN, "time")
+
+    def _refuse_behind(self, place: tuple[TopicIdPartition, object], batch: ProducerBatch) -> None:
+        """What waits behind a batch of the same producer that was refused: that one, when it comes
+        again, would wait behind it."""
+        log, source = place
+        lane = self._lanes.get(log)
+        if lane is None or not self._of_producer[log, source, batch.producer_id]:
+            return
+
+        def goes(entry: ParkedProduce) -> bool:
+            mine = entry.source is source and entry.batch.producer_id == batch.producer_id
+            behind = is_after(entry.batch.base_sequence, batch.base_sequence)
+            return mine and behind and entry.batch.producer_epoch == batch.producer_epoch
+
+        for entry in self._split(lane, goes):
+            self._leaves(log, entry)
+            self._refuse(log, entry, SEND_AGAIN, "order")
+        if log not in self._draining:
+            self._forget_if_empty(log)
 
     @staticmethod
     def _split(
@@ -308,10 +331,14 @@ class ParkingLot:
 
     def _take(self, log: TopicIdPartition, lane: deque[ParkedProduce]) -> ParkedProduce:
         entry = lane.popleft()
-        self._leaves(entry)
+        self._leaves(log, entry)
         return entry
 
-    def _leaves(self, entry: ParkedProduce) -> None:
+    def _leaves(self, log: TopicIdPartition, entry: ParkedProduce) -> None:
+        place = log, entry.source, entry.batch.producer_id
+        self._of_producer[place] -= 1
+        if not self._of_producer[place]:
+            del self._of_producer[place]
         self._deadlines.strike(entry.number)
         self._account(-1, -entry.size)
 
