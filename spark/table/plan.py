@@ -219,12 +219,23 @@ def look(settings: JobsSettings, topic: str, *, pinned: bool = True) -> Plan:
         if pin is not None:
             reader = f"table of {topic} on {socket.gethostname()}"
             plane.pin_reads(pin, reader, settings.table_pin_ms)
-        lo, hi = plane.topic_log_ids(topic)
-        rows = {
-            row.partition: row
-            for row in plane.partitions(lo, hi)
-            if row.topic == topic and not row.deleted
-        }
+        try:
+            lo, hi = plane.topic_log_ids(topic)
+            rows = {
+                row.partition: row
+                for row in plane.partitions(lo, hi)
+                if row.topic == topic and not row.deleted
+            }
+            _must_be_a_table(topic, rows)
+        except BaseException:
+            if pin is not None:
+                with suppress(TidelineError):
+                    plane.unpin_reads(pin)
+            raise
+    return Plan(settings, topic, rows, pin)
+
+
+def _must_be_a_table(topic: str, rows: Mapping[int, PartitionRow]) -> None:
     if not rows:
         raise TableRefused(
             f"topic {topic!r} is not known to Tideline: only hybrid and diskless topics are "
@@ -236,7 +247,6 @@ def look(settings: JobsSettings, topic: str, *, pinned: bool = True) -> Plan:
             f"{len(waiting)} of {len(rows)} partitions of {topic} have no B0 yet, the first is "
             f"{waiting[0]}: wait for the migration (`tideline status {topic}`)"
         )
-    return Plan(settings, topic, rows, pin)
 
 
 def together(plans: Sequence[Plan]) -> dict[str, TidelineError]:

@@ -145,6 +145,7 @@ def aborted_transactions(
                 "object, or read with isolation=read_uncommitted (a plugin that packs the indexes "
                 "of segments with transactions is not supported)",
                 piece.range.start,
+                piece.range.end - 1,
             ) from error
         return [one for one in found if piece.range.start <= one.last_offset < piece.range.end]
 

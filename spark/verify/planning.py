@@ -84,7 +84,8 @@ def _by_partition(plan: Plan) -> Ranges:
             pieces += _pieces(plan, {partition: range})
         except TableUnreadable as error:
             at = range.start if error.offset is None else error.offset
-            if plan.is_removed(partition, at):
+            last = at if error.last_offset is None else error.last_offset
+            if plan.is_removed(partition, last):
                 refused[partition] = TableRefused(f"removed while it was looked at: {error}")
             else:
                 missing.append(Difference(partition, at, str(error)))

@@ -182,6 +182,9 @@ async def test_of_topics_with_a_hole_and_without_a_prefix_yet_neither_keeps_a_th
     assert verified.scene.jobs.read_pins() == [], "nothing is pinned behind the run"
     with pytest.raises(TableRefused, match="in no finished remote segment"):
         verified.run(topics=[early])
+    with pytest.raises(TableRefused, match="is not known to Tideline"):
+        verified.run(topics=["misspelt"])
+    assert verified.scene.jobs.read_pins() == [], "and nothing behind one that was refused"
 
 
 async def test_a_run_that_could_look_at_nothing_has_failed_and_may_be_tried_again(
@@ -227,7 +230,7 @@ async def test_what_kafka_has_removed_before_it_was_looked_at_is_no_difference(
     def away(*_: object, **__: object) -> list[Piece]:
         if removed and next(looks) == 1:
             verified.not_uploaded.clear()  # its log begins at B0
-        raise TableUnreadable("its .txnindex is away", 2)
+        raise TableUnreadable("its .txnindex is away", 2, B0 - 1)
 
     monkeypatch.setattr(plans.Plan, "pieces", away)
     details: Any = verified.run().details

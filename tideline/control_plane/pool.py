@@ -408,9 +408,10 @@ class Pool:
                     async with contextlib.aclosing(notices):
                         async for notice in notices:
                             yield notice.channel, notice.payload
-                    await connection.execute("SELECT 1")
-                    if connection.timeline < 0:
-                        await self._compare(connection)
+                    async with asyncio.timeout(self._call_timeout_s):
+                        await connection.execute("SELECT 1")
+                        if connection.timeline < 0:
+                            await self._compare(connection)
                     if self._is_left_behind(connection):
                         raise psycopg.OperationalError(_LEFT_BEHIND)
         except WrongHistory as error:

@@ -20,7 +20,8 @@ SEQUENCES = MAX_SEQUENCE + 1
 REMEMBERED = 10_000
 FORGOTTEN_AFTER_S = 10.0
 """What was pipelined behind a refused batch was sent before its refusal could be read, so it
-arrives soon after. A producer that sent the refused batch elsewhere is not held up for longer."""
+arrives soon after it is told. A producer that sent the refused batch elsewhere is not held up for
+longer."""
 
 K = TypeVar("K", bound=Hashable)
 
@@ -43,8 +44,11 @@ class RefusedSequences(Generic[K]):
     """The lowest refused sequence per key (a partition on a connection) and
     producer, for a bounded while."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], answered_within_s: float = 0.0) -> None:
+        """``answered_within_s``: how long a refusal may wait to be told, behind other partitions of
+        its request and other requests of its connection."""
         self._clock = clock
+        self._forgotten_after_s = answered_within_s + FORGOTTEN_AFTER_S
         self._refused: OrderedDict[tuple[K, int], tuple[int, int, float]] = OrderedDict()
         self.watch: Callable[[K, ProducerBatch], None] = lambda key, batch: None
         """Called with each batch that is refused and was behind none that is: whatever waits behind
@@ -57,7 +61,7 @@ class RefusedSequences(Generic[K]):
         place, now = (key, batch.producer_id), self._clock()
         if (known := self._refused.get(place)) is not None:
             epoch, sequence, since = known
-            same = epoch == batch.producer_epoch and now - since <= FORGOTTEN_AFTER_S
+            same = epoch == batch.producer_epoch and now - since <= self._forgotten_after_s
             if same and is_after(batch.base_sequence, sequence):
                 return  # one that is behind a refused one makes nobody wait for longer
         self._refused[place] = (batch.producer_epoch, batch.base_sequence, now)
@@ -74,7 +78,7 @@ class RefusedSequences(Generic[K]):
         if known is None:
             return True
         epoch, sequence, since = known
-        expired = self._clock() - since > FORGOTTEN_AFTER_S
+        expired = self._clock() - since > self._forgotten_after_s
         if batch.producer_epoch != epoch or batch.base_sequence == sequence or expired:
             del self._refused[place]
             return True

@@ -26,9 +26,13 @@ class TableRefused(RefusedError):
 class TableUnreadable(TidelineError):
     """What is stored is not what the metadata says; the message names the offset."""
 
-    def __init__(self, message: str, offset: int | None = None) -> None:
+    def __init__(
+        self, message: str, offset: int | None = None, last_offset: int | None = None
+    ) -> None:
+        """``offset`` to ``last_offset``, inclusive: what is concerned, as far as that is known."""
         super().__init__(message)
         self.offset = offset
+        self.last_offset = offset if last_offset is None else last_offset
 
 
 class Isolation(StrEnum):

@@ -172,7 +172,8 @@ def build_parts(
     reader = SuffixReader(
         store, control_plane, cache, hybrid_read_enabled=settings.hybrid_read_enabled
     )
-    refused = RefusedProduces(time.monotonic)
+    # An answer waits for every partition of its request, and for the answers before it.
+    refused = RefusedProduces(time.monotonic, settings.produce_timeout_ms / 1000)
     writer = WalWriter(
         store,
         control_plane,

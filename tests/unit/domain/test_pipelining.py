@@ -61,6 +61,17 @@ def test_a_producer_that_sent_it_elsewhere_is_not_held_back_for_long() -> None:
     assert refused.may_pass("p", batch(15))
 
 
+def test_a_refusal_counts_for_as_long_as_it_may_wait_to_be_told() -> None:
+    """Until then the client sends what is behind it, and it does not come again."""
+    clock = Clock()
+    refused: RefusedSequences[str] = RefusedSequences(clock, answered_within_s=25)
+    refused.refuse("p", batch(10))
+    clock.now = 25 + FORGOTTEN_AFTER_S - 1
+    assert not refused.may_pass("p", batch(15))
+    clock.now += 2
+    assert refused.may_pass("p", batch(15))
+
+
 def test_what_is_refused_behind_it_makes_nobody_wait_for_longer() -> None:
     """Else a producer that sent it elsewhere would wait for as long as it tries."""
     clock = Clock()

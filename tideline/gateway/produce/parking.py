@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Protocol
@@ -284,9 +284,7 @@ class ParkingLot:
             reached = reached or entry.deadline <= now
             return reached
 
-        for entry in self._split(lane, goes):
-            self._leaves(log, entry)
-            self._refuse(log, entry, SEND_AGAIN, "time")
+        self._refuse_all(log, self._split(lane, goes), "time")
 
     def _refuse_behind(self, place: tuple[TopicIdPartition, object], batch: ProducerBatch) -> None:
         """What waits behind a batch of the same producer that was refused: that one, when it comes
@@ -297,13 +295,12 @@ class ParkingLot:
             return
 
         def goes(entry: ParkedProduce) -> bool:
-            mine = entry.source is source and entry.batch.producer_id == batch.producer_id
+            if entry.source is not source or entry.batch.producer_id != batch.producer_id:
+                return False
             behind = is_after(entry.batch.base_sequence, batch.base_sequence)
-            return mine and behind and entry.batch.producer_epoch == batch.producer_epoch
+            return behind and entry.batch.producer_epoch == batch.producer_epoch
 
-        for entry in self._split(lane, goes):
-            self._leaves(log, entry)
-            self._refuse(log, entry, SEND_AGAIN, "order")
+        self._refuse_all(log, self._split(lane, goes), "order")
         if log not in self._draining:
             self._forget_if_empty(log)
 
@@ -319,6 +316,13 @@ class ParkingLot:
         lane.clear()
         lane.extend(stays)
         return gone
+
+    def _refuse_all(self, log: TopicIdPartition, gone: Sequence[ParkedProduce], bound: str) -> None:
+        """All have left before the first one is refused: nobody looks for them behind it."""
+        for entry in gone:
+            self._leaves(log, entry)
+        for entry in gone:
+            self._refuse(log, entry, SEND_AGAIN, bound)
 
     def _refuse(
         self, log: TopicIdPartition, entry: ParkedProduce, error: KafkaErrorCode, bound: str
