@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -121,6 +122,30 @@ async def test_quiescing_parks_and_the_suffix_takes_over_in_order(bench: Tracked
     assert not any(client.forwarded for client in clients)
 
 
+def two_in_order() -> list[Any]:
+    """Produces of one batch each, of a producer that nobody knows."""
+    batches = [record_batch(1, producer_id=7, epoch=0, sequence=sequence) for sequence in (5, 6)]
+    return [produce((TOPIC, 0, batch)) for batch in batches]
+
+
+async def refused_while_its_successor_waits(
+    bench: TrackedBench, refusal: ErrorCode, first: Any, second: Any
+) -> asyncio.Task[Any]:
+    """Kafka refuses ``first`` when the pause has begun and ``second`` is parked, whose answer this
+    is."""
+    bench.show(PENDING)
+    held: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+    bench.client.broker[ApiKey.PRODUCE] = lambda _: held
+    forwarded = asyncio.create_task(bench.ask(first))
+    await until(lambda: bench.client.forwarded)
+    bench.show(QUIESCING)
+    parked = asyncio.create_task(bench.ask(second))
+    await until(lambda: bench.parts.parking.waiting(LOG))
+    held.set_result(acknowledging(0, refusal)(bench.client.forwarded[0]))
+    assert outcomes(await forwarded)[ME][0] != "none"
+    return parked
+
+
 @pytest.mark.parametrize(
     "refusal",
     [
@@ -133,20 +158,8 @@ async def test_what_was_parked_behind_a_batch_that_kafka_refuses_for_now_comes_a
     bench: TrackedBench, refusal: ErrorCode
 ) -> None:
     """Schedule 10: nobody knows the producer at B0, and whoever comes first begins."""
-    first, second = (
-        produce((TOPIC, 0, record_batch(1, producer_id=7, epoch=0, sequence=sequence)))
-        for sequence in (0, 1)
-    )
-    bench.show(PENDING)
-    held: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-    bench.client.broker[ApiKey.PRODUCE] = lambda _: held
-    forwarded = asyncio.create_task(bench.ask(first))
-    await until(lambda: bench.client.forwarded)
-    bench.show(QUIESCING)
-    parked = asyncio.create_task(bench.ask(second))
-    await until(lambda: bench.parts.parking.waiting(LOG))
-    held.set_result(acknowledging(0, refusal)(bench.client.forwarded[0]))
-    assert outcomes(await forwarded)[ME][0] != "none"
+    first, second = two_in_order()
+    parked = await refused_while_its_successor_waits(bench, refusal, first, second)
     bench.show(SUFFIX)
     assert outcomes(await parked) == {ME: ("request_timed_out", -1)}
     assert outcomes(await bench.ask(first)) == {ME: ("none", 100)}
@@ -157,22 +170,11 @@ async def test_a_batch_that_comes_again_while_its_successor_waits_goes_before_it
     bench: TrackedBench,
 ) -> None:
     """A producer sends again in a tenth of a second, and a pause may last for longer."""
-    five, six = (
-        produce((TOPIC, 0, record_batch(1, producer_id=7, epoch=0, sequence=sequence)))
-        for sequence in (5, 6)
-    )
-    bench.show(PENDING)
-    held: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-    bench.client.broker[ApiKey.PRODUCE] = lambda _: held
-    forwarded = asyncio.create_task(bench.ask(five))
-    await until(lambda: bench.client.forwarded)
-    bench.show(QUIESCING)
-    parked = asyncio.create_task(bench.ask(six))
-    await until(lambda: bench.parts.parking.waiting(LOG))
-    held.set_result(acknowledging(0, ErrorCode.not_enough_replicas)(bench.client.forwarded[0]))
-    assert outcomes(await forwarded)[ME][0] == "not_enough_replicas"
+    first, second = two_in_order()
+    refusal = ErrorCode.not_enough_replicas
+    parked = await refused_while_its_successor_waits(bench, refusal, first, second)
     assert outcomes(await parked) == {ME: ("request_timed_out", -1)}, "at once"
-    again = [asyncio.create_task(bench.ask(each)) for each in (five, six)]
+    again = [asyncio.create_task(bench.ask(each)) for each in (first, second)]
     await until(lambda: bench.parts.parking.waiting(LOG) == 2)
     bench.show(SUFFIX)
     assert [outcomes(await one)[ME] for one in again] == [("none", 100), ("none", 101)]
@@ -182,10 +184,7 @@ async def test_what_comes_behind_a_batch_that_was_refused_for_now_waits_for_it(
     bench: TrackedBench,
 ) -> None:
     """The partition was not known yet, and is, between two that were pipelined."""
-    first, second = (
-        produce((TOPIC, 0, record_batch(1, producer_id=7, epoch=0, sequence=sequence)))
-        for sequence in (0, 1)
-    )
+    first, second = two_in_order()
     bench.show(tracked_row(1))
     assert outcomes(await bench.ask(first)) == {ME: ("not_leader_or_follower", -1)}
     bench.show(SUFFIX)
