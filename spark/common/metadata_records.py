@@ -52,16 +52,15 @@ def decoded(
     bytes; ``None``: all). What is not understood is about none of them only if it says so."""
     if value is None:
         return None
+    topic_id: UUID | None
     try:
         event = codec.decode(value)
+        record, topic_id = record_of(event, metadata_partition, offset), event.log.topic_id
     except codec.NotUnderstood as error:
-        if topics is not None and error.topic_id is not None and error.topic_id.bytes not in topics:
-            return None
         kind = UNKNOWN if isinstance(error, codec.UnknownKind) else MALFORMED
-        return MetadataRecord(metadata_partition, offset, kind)
-    if topics is not None and event.log.topic_id.bytes not in topics:
-        return None
-    return record_of(event, metadata_partition, offset)
+        record, topic_id = MetadataRecord(metadata_partition, offset, kind), error.topic_id
+    is_foreign = topics is not None and topic_id is not None and topic_id.bytes not in topics
+    return None if is_foreign else record
 
 
 def record_of(event: RemoteLogEvent, metadata_partition: int, offset: int) -> MetadataRecord:

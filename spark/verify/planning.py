@@ -51,12 +51,13 @@ def _planned(
     refused: Refused = {}
     for name in names:
         try:
-            plans.append(look(settings, name))
+            plan = look(settings, name)
         except TableRefused as error:
             refused[name] = error
             continue
-        if (pin := plans[-1].pin) is not None:
-            pins.append(pin)
+        plans.append(plan)
+        if plan.pin is not None:
+            pins.append(plan.pin)
     if plans:
         refused |= together(plans)
     found: list[Ranges] = []
