@@ -19,6 +19,7 @@ from hypothesis import settings
 
 from infra.apis_shown import SHOWN
 from tests import deaths
+from tests.last_words import LastWords
 from tideline.domain.places import SETTING as PLACES
 from tideline.stack import ALL_PARTS, Stack
 from tideline.stack.spark_classes import driver_options
@@ -106,6 +107,19 @@ def pytest_unconfigure(config: pytest.Config) -> None:
             print(f"The files of a stack are kept in {home}")
         with suppress(OSError):  # not empty
             homes.rmdir()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """A test that fails shows what its stack went through."""
+    stack = getattr(item, "funcargs", {}).get("stack")
+    words = LastWords(stack) if isinstance(stack, Stack) else None
+    try:
+        return (yield)
+    except Exception:
+        if words is not None:
+            item.add_report_section("call", "stack", words.told())
+        raise
 
 
 @pytest.fixture(scope="session")
