@@ -29,7 +29,7 @@ class LastWords:
         self._stack = stack
         self._supervisor = stack.home / "logs" / "supervisord.log"
         self._sizes = {
-            log: _size(log) for log in (self._supervisor, *map(stack.log_path, stack.programs()))
+            log: _size(log) for log in (self._supervisor, *map(stack.log_path, stack.programs))
         }
 
     def told(self) -> str:

@@ -23,6 +23,7 @@ class OneProgram:
         self.supervisor = home / "logs" / "supervisord.log"
         self.is_up = True
 
+    @property
     def programs(self) -> list[str]:
         return ["gateway-1"]
 
