@@ -259,9 +259,11 @@ def serve_profiled(profile: Path) -> int:
     profiler = cProfile.Profile(time.thread_time)
     serve = program.serve
 
-    async def served(settings: Any, directory: Any, standing: Any) -> None:
+    async def served(
+        settings: Any, directory: Any, standing: Any, ends: Any = lambda: None
+    ) -> None:
         profiler.enable()
-        await serve(settings, directory, standing)
+        await serve(settings, directory, standing, ends)
 
     program.serve = served
     try:

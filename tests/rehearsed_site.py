@@ -106,6 +106,10 @@ class Site:
         """What stands for ``/etc/tideline``."""
         return self._hosts[node].directory / "etc"
 
+    def running(self, node: int) -> list[str]:
+        """The units of a host that were started and not stopped."""
+        return sorted(self._hosts[node].running)
+
     def text(self, name: str, node: int) -> str:
         """The block for this host: what the page says of broker 1 is said of this one."""
         self.used.add(name)

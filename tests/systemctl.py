@@ -11,17 +11,13 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-
-import psutil
 
 from tests.rehearsed import substituted
 
@@ -50,6 +46,8 @@ class Host:
     node: int
     directory: Path
     paths: Mapping[str, str]
+    running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    """By unit. Not by pid: that of one that has ended by itself is soon another process's."""
 
     @property
     def units(self) -> Path:
@@ -64,7 +62,6 @@ class Unit:
 
     def __init__(self, name: str, host: Host) -> None:
         self.name, self._host = name, host
-        self._pid_file = host.directory / f"{name}.pid"
         self._credentials = host.directory / "credentials" / name
 
     def _text(self) -> str:
@@ -88,25 +85,24 @@ class Unit:
             state.mkdir(mode=0o700, parents=True, exist_ok=True)
         (command,) = values("ExecStart")
         with (self._host.directory / f"{self.name}.log").open("ab") as log:
-            started = subprocess.Popen(
+            self._host.running[self.name] = subprocess.Popen(
                 shlex.split(command),
                 env=own_environment() | _environment(values),
                 cwd=self._host.directory, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 start_new_session=True,
             )  # fmt: skip
-        self._pid_file.write_text(str(started.pid))
 
     def stop(self) -> None:
         """SIGTERM, and SIGKILL to what does not end."""
-        if not self._pid_file.is_file():
+        process = self._host.running.pop(self.name, None)
+        if process is None:
             return
-        pid = int(self._pid_file.read_text())
-        self._pid_file.unlink()
-        with suppress(psutil.NoSuchProcess):
-            process = psutil.Process(pid)
-            process.send_signal(signal.SIGTERM)
-            if psutil.wait_procs([process], timeout=GONE_S)[1]:
-                process.kill()
+        process.terminate()
+        try:
+            process.wait(GONE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def _environment(values: Callable[[str], list[str]]) -> dict[str, str]:
@@ -142,8 +138,8 @@ class Systemd:
     def close(self) -> None:
         """Whatever units still run is stopped."""
         for host in self._hosts.values():
-            for pid_file in host.directory.glob("*.pid"):
-                host.unit(pid_file.stem).stop()
+            for name in tuple(host.running):
+                host.unit(name).stop()
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self._thread.join()

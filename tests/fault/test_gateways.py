@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -26,6 +27,7 @@ from tests.raw import ask, message
 from tideline.demo.topic import trigger_migration
 from tideline.domain.migration import Phase
 from tideline.stack import Stack
+from tideline.stack.ports import is_free
 
 pytestmark = [pytest.mark.integration, pytest.mark.fault]
 
@@ -94,6 +96,15 @@ def test_a_gateway_that_slept_through_the_boundary_wakes_harmlessly(stack: Stack
         case.until_acknowledged(20)
         case.until_ready()
         case.settle()
+
+
+def test_nobody_gets_an_address_where_a_gateway_would_stand_in_for_another(stack: Stack) -> None:
+    """Who listens there while the other one is killed would take this one down with it."""
+    ports: dict[str, int] = json.loads((stack.home / "stack.json").read_text())["ports"]
+    held = {name: port for name, port in ports.items() if name.startswith("stand-in-")}
+    nodes = len(stack.endpoints.gateways)
+    assert len(held) == nodes * (nodes - 1)
+    assert [name for name, port in held.items() if is_free(port)] == []
 
 
 def test_a_trigger_is_refused_at_once_while_a_gateway_or_a_replica_is_away(stack: Stack) -> None:

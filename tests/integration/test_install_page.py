@@ -47,6 +47,7 @@ from psycopg.conninfo import make_conninfo
 
 from tests.conftest import HOMES_VARIABLE
 from tests.harness import Case, until
+from tests.ports import free_ports
 from tests.rehearsed import blocks
 from tests.rehearsed_site import ROOT, Site
 from tests.systemctl import Systemd
@@ -55,7 +56,7 @@ from tideline.demo.ledger import Ledger
 from tideline.stack import Stack
 from tideline.stack.credentials import load_or_create
 from tideline.stack.home import Home, write_private
-from tideline.stack.ports import is_free, stand_in
+from tideline.stack.ports import stand_in
 from tideline.stack.secured import SUPER_USERS, Secured
 
 pytestmark = [pytest.mark.integration]
@@ -89,18 +90,13 @@ class Installation:
         self.secured = Secured(self._home)
         self.nodes = sorted(stack.endpoints.brokers)
         self._ports: dict[str, int] = json.loads((stack.home / "stack.json").read_text())["ports"]
-        self._aside = {node: self._free_beside(node) for node in self.nodes}
+        self._aside = dict(zip(self.nodes, free_ports(len(self.nodes)), strict=True))
+        """Where the old listener of each broker goes."""
         self._passwords = {name: secrets.token_hex(20) for name in (ADMIN, INSTALLER)}
         self._admin_properties = root / "admin.properties"
         self.site = Site(blocks(PAGE)[0], root, systemd)
         for node in (OPERATOR, *self.nodes):
             self.site.add(node, self._table(node))
-
-    def _free_beside(self, node: int) -> int:
-        """Where the old listener goes: a port that nothing of the stack has."""
-        first = int(self.stack.endpoints.brokers[node].rpartition(":")[2]) + 400
-        taken = self._ports.values()
-        return next(p for p in range(first, first + 1000, 10) if p not in taken and is_free(p))
 
     def _at(self, name: str) -> str:
         return f"127.0.0.1:{self._ports[name]}"

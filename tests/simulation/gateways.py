@@ -158,11 +158,12 @@ class Gateway:
             )
             peers = parts.leaders.peers
             presence = Presence(parts.lease, peers, self.number)
-            await spawn(parts.start(), "start")
             nodes = NodeAddresses(settings.gateway_peers)
             server = GatewayServer(settings, rules, connections, parts.room, nodes)
             stand_ins = StandIns(settings, server, nodes, peers, cluster)
-            await stand_ins.start()
+            await stand_ins.take()
+            await spawn(parts.start(), "start")
+            stand_ins.start()
             await server.start()
             if self._world.stands_in:
                 presence.follow(lambda: server.listening)

@@ -340,5 +340,8 @@ class BoundSocket:
     def getsockname(self) -> tuple[str, int]:
         return self._address
 
-    def close(self) -> None:
+    def setsockopt(self, *option: int) -> None:
         """Nobody else wants the address."""
+
+    def close(self) -> None:
+        """As that."""

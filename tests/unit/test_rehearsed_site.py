@@ -87,7 +87,7 @@ def test_a_unit_runs_with_its_drop_ins_its_files_and_its_credentials(
     until("the unit to run", lambda: said.is_file() and said.read_text())
     assert said.read_text() == "somebody 127.0.0.1:1 open\n"
     here.run("stop", 2)
-    assert not list(units.parent.glob("*.pid"))
+    assert here.running(2) == []
 
 
 def test_kafka_of_a_host_is_the_stacks_and_what_is_not_stood_in_for_fails(

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
+import threading
+from collections.abc import Callable
+from contextlib import AsyncExitStack
 from functools import partial
 
 import structlog
@@ -14,6 +18,7 @@ from tideline.background import Watch, cancel_and_wait, done_before, keep, spawn
 from tideline.control_plane import ControlPlane, connect
 from tideline.control_plane.connections import check_connections
 from tideline.domain.history import HistoryWatch
+from tideline.domain.stand_in import as_registered
 from tideline.errors import ExitCode, TidelineError
 from tideline.gateway.allocator import keep_freed_memory, keep_what_is_loaded, note_memory
 from tideline.gateway.assembly import build_parts, build_rules, placing_of
@@ -40,11 +45,20 @@ from tideline.ownership import establish
 from tideline.settings import GatewaySettings, load
 
 BROKER_TIMEOUT_MS = 5_000
+ENDS_WITHIN_S = 60.0
+"""From when it begins to end: twice what its parts may take. One that hangs would neither serve nor
+be started anew."""
 log = structlog.get_logger()
 
 
-async def serve(settings: GatewaySettings, directory: StateDirectory, standing: Standing) -> None:
-    """Run one gateway until a signal stops it. Listens once it is known what is tracked.
+async def serve(
+    settings: GatewaySettings,
+    directory: StateDirectory,
+    standing: Standing,
+    ends: Callable[[], None] = lambda: None,
+) -> None:
+    """Run one gateway until a signal stops it. Listens once it is known what is tracked. ``ends``
+    is called when it begins to end.
 
     Raises :class:`tideline.background.BackgroundTaskEnded` if something that it cannot do without
     has ended.
@@ -55,7 +69,7 @@ async def serve(settings: GatewaySettings, directory: StateDirectory, standing: 
     with watching() as watch:
         turning = keep(standing.turn(), "standing")
         try:
-            await _serve(settings, directory, stop, watch, standing)
+            await _serve(settings, directory, stop, watch, standing, ends)
         finally:
             await cancel_and_wait(turning)
 
@@ -66,6 +80,7 @@ async def _serve(
     stop: asyncio.Event,
     watch: Watch,
     standing: Standing,
+    ends: Callable[[], None],
 ) -> None:
     history = HistoryWatch()
     async with (
@@ -84,59 +99,65 @@ async def _serve(
             max_frame_bytes=settings.gateway_max_answer_bytes,
             security=KafkaSecurity.of(settings),
         ) as cluster,
+        # Each is closed whatever becomes of the others: a lease that is not released is waited for.
+        AsyncExitStack() as closing,
     ):
-        connections = ConnectionRegistry()
-        parts = build_parts(
-            settings,
-            plane,
-            store,
-            cluster,
-            connections,
-            directory=directory,
-            history=history,
-            establish=partial(_establish, settings, plane, cluster, history),
-        )
-        rules = build_rules(
-            parts,
-            plane,
-            cluster,
-            OpenTransactions(cluster),
-            patience_s=settings.produce_timeout_ms / 1000,
-            placing=placing_of(settings, cluster),
-        )
-        peers = parts.leaders.peers
-        presence = Presence(parts.lease, peers, settings.gateway_broker_id)
-        starting = spawn(parts.start(), "start")
-        if not await done_before(starting, stop):
-            return
-        await starting
-        nodes = NodeAddresses(
-            settings.gateway_peers,
-            settings.gateway_broker_id,
-            stood_in_for=bool(settings.gateway_stand_in),
-        )
-        passing = WhatPasses(parts.tracking, parts.quotas)
-        server = GatewayServer(settings, rules, connections, parts.room, nodes, passing)
-        nodes.accepts = lambda: server.listening and not stop.is_set()
-        stand_ins = StandIns(settings, server, nodes, peers, cluster)
-        await stand_ins.start()
-        await server.start()
-        presence.follow(lambda: server.listening)
-        tracking = parts.tracking
-        standing.serves(
-            lambda: server.listening,
-            lambda: tracking.lease,
-            lambda: tracking.stopped,
-            partial(beliefs, parts, connections, stand_ins.believed),
-        )
         try:
+            connections = ConnectionRegistry()
+            parts = build_parts(
+                settings,
+                plane,
+                store,
+                cluster,
+                connections,
+                directory=directory,
+                history=history,
+                establish=partial(_establish, settings, plane, cluster, history),
+            )
+            closing.push_async_callback(parts.close)
+            rules = build_rules(
+                parts,
+                plane,
+                cluster,
+                OpenTransactions(cluster),
+                patience_s=settings.produce_timeout_ms / 1000,
+                placing=placing_of(settings, cluster),
+            )
+            peers = parts.leaders.peers
+            presence = Presence(parts.lease, peers, settings.gateway_broker_id)
+            nodes = NodeAddresses(
+                settings.gateway_peers,
+                settings.gateway_broker_id,
+                stood_in_for=bool(settings.gateway_stand_in),
+            )
+            passing = WhatPasses(parts.tracking, parts.quotas)
+            server = GatewayServer(settings, rules, connections, parts.room, nodes, passing)
+            closing.push_async_callback(server.stop)
+            nodes.accepts = lambda: server.listening and not stop.is_set()
+            stand_ins = StandIns(settings, server, nodes, peers, cluster)
+            closing.push_async_callback(stand_ins.close)
+            parts.lease.stand_ins = as_registered(
+                {node: settings.stands_in_at[node] for node in await stand_ins.take()}
+            )
+            starting = spawn(parts.start(), "start")
+            if not await done_before(starting, stop):
+                return
+            await starting
+            closing.push_async_callback(presence.leave)
+            stand_ins.start()
+            await server.start()
+            presence.follow(lambda: server.listening)
+            tracking = parts.tracking
+            standing.serves(
+                lambda: server.listening,
+                lambda: tracking.lease,
+                lambda: tracking.stopped,
+                partial(beliefs, parts, connections, stand_ins.believed),
+            )
             await watch.until(stop)
         finally:
             standing.stops()
-            await presence.leave()
-            await stand_ins.close()
-            await server.stop()
-            await parts.close()
+            ends()
 
 
 async def _establish(
@@ -145,6 +166,19 @@ async def _establish(
     store = ObjectStoreClient(settings, bounds=GATEWAY)
     await establish(plane, store, settings, cluster.cluster_id, history)
     await check_connections(plane, settings, is_gateway=True)
+
+
+def bounded_end() -> threading.Timer:
+    """Started, it ends the process if that has not ended by itself within :data:`ENDS_WITHIN_S`:
+    whatever it waits for, others wait for this process."""
+
+    def end() -> None:
+        log.critical("the gateway did not end by itself", within_s=ENDS_WITHIN_S)
+        os._exit(int(ExitCode.FAILED))
+
+    timer = threading.Timer(ENDS_WITHIN_S, end)
+    timer.daemon = True
+    return timer
 
 
 def main() -> int:
@@ -164,7 +198,8 @@ def main() -> int:
         note_memory()
         standing = Standing(settings.gateway_id)
         pages.serve(settings.metrics_address, standing.pages())
-        run(serve(settings, directory, standing), settings.gateway_event_loop)
+        ending = bounded_end()
+        run(serve(settings, directory, standing, ending.start), settings.gateway_event_loop)
     except TidelineError as error:
         log.error("gateway failed", error=str(error))
         return int(error.exit_code)

@@ -68,10 +68,26 @@ class StandIns:
         """Who is away, and the fleet that clients are told an address of for them."""
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def start(self) -> None:
-        """Take the addresses, refusing connections. Raises ``OSError`` if one is taken."""
-        for place in self._places.values():
-            await place.listener.bind()
+    async def take(self) -> frozenset[int]:
+        """Take the addresses, refusing connections; the nodes for which there is one. Where it is
+        somebody else's this gateway stands in for nobody, and serves its own clients all the same:
+        it is not to be registered as a stand-in there."""
+        for node, place in tuple(self._places.items()):
+            try:
+                await place.listener.bind()
+            except OSError as error:
+                log.error(
+                    "stand_ins.address_taken: nobody is stood in for there. Free the address, or "
+                    "choose another one in TIDELINE_GATEWAY_STAND_IN, and restart this gateway",
+                    node=node,
+                    address="{}:{}".format(*place.listener.address),
+                    reason=str(error),
+                )
+                del self._places[node]
+        return frozenset(self._places)
+
+    def start(self) -> None:
+        """Follow the registry from now on."""
         if self._peers.always:
             self._peers.looked.add(self._due.set)
             self._tasks = [keep(self._follow(), "stand-ins")]
@@ -166,6 +182,8 @@ class _Place:
         """On the loop's clock; ``None``: its gateway is away."""
         self._silent = 0
         """Times in a row that the broker did not answer."""
+        self._lost = False
+        """Whether the address was somebody else's when it was to accept."""
         self._back_since: int | None = None
         """The reading of the registry that its gateway serves in since, and in each later one."""
         self._handing_back: asyncio.Task[None] | None = None
@@ -201,7 +219,7 @@ class _Place:
             self._stood_in_for = broker
             self._silent = 0
             if not self.listener.listening:
-                await self.listener.listen()
+                await self._listen()
         else:
             self._silent += 1
             if self.listener.listening and (broker is None or self._silent >= SILENT_LOOKS):
@@ -214,6 +232,20 @@ class _Place:
         if back_in > self._back_since and self._handing_back is None and self.connections():
             self._handing_back = spawn(self._hand_back(), "hand-back")
             self._handing_back.add_done_callback(self._handed_back)
+
+    async def _listen(self) -> None:
+        """What this gateway does for others never ends what it does for its own clients."""
+        try:
+            await self.listener.listen()
+        except OSError as error:
+            if not self._lost:
+                log.error(
+                    "stand_ins.address_lost: nobody is accepted there until it is free again",
+                    node=self._node,
+                    address="{}:{}".format(*self.listener.address),
+                    reason=str(error),
+                )
+        self._lost = not self.listener.listening
 
     def _lingers(self, back_in: int | None) -> bool:
         """Whether clients that know no better are still taken."""

@@ -10,6 +10,7 @@ use std::ffi::CStr;
 use std::io::{Error, Result};
 use std::os::raw::c_char;
 use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::process::abort;
 use std::slice;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -54,7 +55,10 @@ impl Shared {
             made
         }));
         if done.is_err() {
-            engine.recover();
+            if catch_unwind(AssertUnwindSafe(|| engine.recover())).is_err() {
+                // Clients would wait for ever: a process that ends is started anew.
+                abort();
+            }
             let _ = catch_unwind(AssertUnwindSafe(|| engine.settled()));
         }
         done.ok()

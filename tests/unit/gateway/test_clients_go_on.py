@@ -118,7 +118,8 @@ class Gateway:
                 await asyncio.sleep(0.1)  # of one that was killed: its lease has to lapse
         made.renewing = keep(made.lease.keep(_nothing), "lease")
         made.peers.start()
-        await made.stand_ins.start()
+        await made.stand_ins.take()
+        made.stand_ins.start()
         await made.server.start()
         made.presence.follow(lambda: made.server.listening)
         return made

@@ -17,6 +17,8 @@ from tests.unit.gateway.fakes import (
     tracked_topic,
     until,
 )
+from tideline.background import watching
+from tideline.control_plane.errors import ControlPlaneFailure
 from tideline.control_plane.model import TrackedPartition
 from tideline.domain.ids import TopicIdPartition, TopicPartition
 from tideline.domain.read_ceiling import UNKNOWN_CEILING
@@ -121,6 +123,28 @@ async def test_it_is_repeated_until_postgres_answers(bench: Bench) -> None:
     await asyncio.sleep(0.03)
     bench.plane.down = False
     await until(lambda: bench.plane.quiesce_acks)
+
+
+async def test_what_postgres_cannot_do_now_ends_no_gateway_and_is_acknowledged_later(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk: every gateway of the cluster would end, and again at each start."""
+
+    async def full(*args: object, **kwargs: object) -> None:
+        refused.set()
+        raise ControlPlaneFailure("53100: no space left on device")
+
+    refused = asyncio.Event()
+    with watching() as watch:
+        with monkeypatch.context() as patched:
+            patched.setattr(bench.plane, "acknowledge_quiesce", full)
+            bench.show(tracked_row(generation=2, quiesced=True))
+            await refused.wait()
+            await asyncio.sleep(0.03)
+        await until(lambda: bench.plane.quiesce_acks)
+        stop = asyncio.Event()
+        stop.set()
+        await watch.until(stop)
 
 
 async def test_a_broker_that_does_not_say_its_high_watermark_does_not_hold_it_up(

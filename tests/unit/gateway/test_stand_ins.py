@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -11,6 +12,7 @@ from uuid import UUID, uuid4
 
 import pytest
 from kio.schema.errors import ErrorCode
+from structlog.testing import capture_logs
 
 from tests.ports import free_ports
 from tests.unit.gateway import gateway_under_test
@@ -28,6 +30,7 @@ from tideline.gateway.tracking.peers import Peers
 from tideline.gateway.tracking.presence import Presence
 from tideline.gateway.tracking.view import TrackingView
 from tideline.gateway.transport.addresses import NodeAddresses
+from tideline.gateway.transport.listener import Listener
 from tideline.gateway.transport.server import GatewayServer
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.protocol import RequestHeader, decode_response, encode_response
@@ -174,7 +177,8 @@ async def made(rules: Any = None) -> AsyncIterator[Scene]:
     kafka = Kafka()
     async with kafka.brokers[1], kafka.brokers[2]:
         scene = Scene(kafka, free_ports(4), rules or {})
-        await scene.stand_ins.start()
+        await scene.stand_ins.take()
+        scene.stand_ins.start()
         await scene.server.start()
         await scene.lease.renew()
         scene.presence.follow(lambda: scene.server.listening)
@@ -257,6 +261,24 @@ async def test_nobody_is_accepted_for_a_broker_that_does_not_answer(scene: Scene
     await scene.look()
     await scene.look()
     assert await scene.refuses(scene.stand_in)
+
+
+async def test_an_address_that_was_lost_costs_nobody_else_and_is_taken_when_it_is_free(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def lost(listener: Listener) -> None:
+        raise OSError(errno.EADDRINUSE, "address in use")
+
+    with monkeypatch.context() as patched, capture_logs() as logs:
+        patched.setattr(Listener, "listen", lost)
+        await scene.other_registers(serving=False)
+        await scene.look()
+    told = [line["event"] for line in logs if "address_lost" in line["event"]]
+    assert len(told) == 1
+    assert await scene.refuses(scene.stand_in)
+    assert not await scene.refuses(scene.own)
+    await scene.look()
+    assert not await scene.refuses(scene.stand_in)
 
 
 async def test_nobody_is_accepted_for_a_broker_of_another_cluster(scene: Scene) -> None:

@@ -77,7 +77,8 @@ class Lease:
         self._address = address
         self._version = version
         self._rack = rack
-        self._stand_ins = stand_ins
+        self.stand_ins = stand_ins
+        """Where this gateway stands in for others, as it is told at each registration."""
         self.serving: bool | None = None
         """Whether connections are accepted, as the registry was told; ``None``: it was not."""
         self._duration_ms = duration_ms
@@ -175,7 +176,7 @@ class Lease:
                 lease_ms=self._duration_ms,
                 watched=self._takes_over,
                 rack=self._rack,
-                stand_ins=self._stand_ins,
+                stand_ins=self.stand_ins,
                 serving=self.serving,
             )
         except GatewayIdHeld:

@@ -296,6 +296,11 @@ class QuiesceKeeper:
             except RefusedError as error:
                 log.info("quiesce.superseded", partition=str(at), reason=str(error))
                 return
+            except TidelineError as error:
+                # A full disk, a right that is missing: the barrier waits, and classic traffic does
+                # not end with this process.
+                log.error("quiesce.not_acknowledged", partition=str(at), error=str(error))
+                await asyncio.sleep(VOID_CHECK_S)
             else:
                 QUIESCE_ACK_SECONDS.observe(time.monotonic() - seen)
                 return

@@ -1,7 +1,9 @@
 """The address that clients connect to, which is the gateway's also while it takes nobody.
 
 Between its times of listening it is held by a socket that is bound and does not listen: the kernel
-refuses connections to it, and gives it to no connection that leaves this machine.
+refuses connections to it, and gives it to nobody else. For that the socket does not allow the
+address to be used again (``SO_REUSEADDR``) while it is held: of two that do, and do not listen yet,
+both have it, and who listens first keeps it.
 """
 
 from __future__ import annotations
@@ -86,13 +88,22 @@ class Listener:
             self._port = self._sockets[0].getsockname()[1]
 
     async def listen(self) -> None:
-        """Accept connections from now on. Raises ``OSError`` if the address was lost."""
+        """Accept connections from now on. Raises ``OSError`` if the address was lost; then it is
+        let go of, and taken by the next call."""
         if not self._sockets:
             await self.bind()
         sockets, self._sockets = self._sockets, []
-        for bound in sockets:
-            begin = self._take if self._tls is None else self._shake_hands
-            self._servers.append(Acceptor(bound, BACKLOG, begin))
+        begin = self._take if self._tls is None else self._shake_hands
+        try:
+            for bound in sockets:
+                # What it accepts has it from it, and must not keep it from being held again.
+                bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                self._servers.append(Acceptor(bound, BACKLOG, begin))
+        except OSError:
+            self._stop_listening()
+            for bound in sockets:
+                bound.close()
+            raise
         if self._closed:
             self.close()
             return
@@ -150,7 +161,8 @@ def _bound(family: int, address: tuple[object, ...]) -> socket.socket:
         if family == socket.AF_INET6:
             bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         bound.setblocking(False)
-        bound.bind(address)
+        bound.bind(address)  # also where connections of before are not quite over
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
     except OSError:
         bound.close()
         raise
