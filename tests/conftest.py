@@ -113,10 +113,10 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """A test that fails shows what its stack went through."""
     stack = getattr(item, "funcargs", {}).get("stack")
-    words = LastWords(stack) if isinstance(stack, Stack) else None
+    words = LastWords.of(stack) if isinstance(stack, Stack) else None
     try:
         return (yield)
-    except Exception:
+    except (Exception, pytest.fail.Exception):
         if words is not None:
             item.add_report_section("call", "stack", words.told())
         raise

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from functools import partial
 
@@ -46,8 +47,8 @@ from tideline.settings import GatewaySettings, load
 
 BROKER_TIMEOUT_MS = 5_000
 ENDS_WITHIN_S = 60.0
-"""From when it begins to end: twice what its parts may take. One that hangs would neither serve nor
-be started anew."""
+"""From when it begins to end, and a lease, of which it waits a part: twice what its parts may take.
+One that hangs would neither serve nor be started anew."""
 log = structlog.get_logger()
 
 
@@ -99,7 +100,6 @@ async def _serve(
             max_frame_bytes=settings.gateway_max_answer_bytes,
             security=KafkaSecurity.of(settings),
         ) as cluster,
-        # Each is closed whatever becomes of the others: a lease that is not released is waited for.
         AsyncExitStack() as closing,
     ):
         try:
@@ -114,7 +114,6 @@ async def _serve(
                 history=history,
                 establish=partial(_establish, settings, plane, cluster, history),
             )
-            closing.push_async_callback(parts.close)
             rules = build_rules(
                 parts,
                 plane,
@@ -132,10 +131,15 @@ async def _serve(
             )
             passing = WhatPasses(parts.tracking, parts.quotas)
             server = GatewayServer(settings, rules, connections, parts.room, nodes, passing)
-            closing.push_async_callback(server.stop)
+
+            async def close_parts() -> None:
+                await parts.close(served_out=server.served_out)
+
+            closing.push_async_callback(_end, "parts", close_parts)
+            closing.push_async_callback(_end, "server", server.stop)
             nodes.accepts = lambda: server.listening and not stop.is_set()
             stand_ins = StandIns(settings, server, nodes, peers, cluster)
-            closing.push_async_callback(stand_ins.close)
+            closing.push_async_callback(_end, "stand-ins", stand_ins.close)
             parts.lease.stand_ins = as_registered(
                 {node: settings.stands_in_at[node] for node in await stand_ins.take()}
             )
@@ -143,7 +147,7 @@ async def _serve(
             if not await done_before(starting, stop):
                 return
             await starting
-            closing.push_async_callback(presence.leave)
+            closing.push_async_callback(_end, "presence", presence.leave)
             stand_ins.start()
             await server.start()
             presence.follow(lambda: server.listening)
@@ -160,6 +164,14 @@ async def _serve(
             ends()
 
 
+async def _end(what: str, close: Callable[[], Awaitable[None]]) -> None:
+    """Of one part; the others are ended all the same, and why the process ends stays its reason."""
+    try:
+        await close()
+    except Exception:
+        log.exception("a part of the gateway could not be ended", part=what)
+
+
 async def _establish(
     settings: GatewaySettings, plane: ControlPlane, cluster: KafkaCluster, history: HistoryWatch
 ) -> None:
@@ -168,17 +180,14 @@ async def _establish(
     await check_connections(plane, settings, is_gateway=True)
 
 
-def bounded_end() -> threading.Timer:
-    """Started, it ends the process if that has not ended by itself within :data:`ENDS_WITHIN_S`:
-    whatever it waits for, others wait for this process."""
-
-    def end() -> None:
-        log.critical("the gateway did not end by itself", within_s=ENDS_WITHIN_S)
-        os._exit(int(ExitCode.FAILED))
-
-    timer = threading.Timer(ENDS_WITHIN_S, end)
-    timer.daemon = True
-    return timer
+def bound_the_end(within_s: float) -> None:
+    """End the process if it has not ended by itself within ``within_s``, whatever it waits for:
+    others wait for this process. What each thread does then is written to stderr, by a thread that
+    needs nothing of Python's; if nobody takes that, the process ends a little later."""
+    faulthandler.dump_traceback_later(within_s, exit=True)
+    unheard = threading.Timer(within_s + 2, os._exit, (int(ExitCode.FAILED),))
+    unheard.daemon = True
+    unheard.start()
 
 
 def main() -> int:
@@ -198,8 +207,8 @@ def main() -> int:
         note_memory()
         standing = Standing(settings.gateway_id)
         pages.serve(settings.metrics_address, standing.pages())
-        ending = bounded_end()
-        run(serve(settings, directory, standing, ending.start), settings.gateway_event_loop)
+        ends = partial(bound_the_end, ENDS_WITHIN_S + settings.gateway_lease_ms / 1000)
+        run(serve(settings, directory, standing, ends), settings.gateway_event_loop)
     except TidelineError as error:
         log.error("gateway failed", error=str(error))
         return int(error.exit_code)

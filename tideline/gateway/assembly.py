@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -104,21 +105,27 @@ class Parts:
         self.leaders.start()
         self.quotas.start()
 
-    async def close(self, patience_s: float = WAL_PATIENCE_S) -> None:
-        """After every connection has ended: commit what is under way within ``patience_s``, and,
-        as nothing more can be appended then, release the lease at once; until that barriers are
-        answered. Then end the background work."""
-        self.examiner.close()
-        await self.writer.close(patience_s)
-        await self.lease.release()
-        await self.quiesce.close()
-        await self.sync.close()
-        await self.watermarks.close()
-        await self.tellings.close()
-        await self.identity.close()
-        await self.leaders.close()
-        await self.quotas.close()
-        await self.confirmations.close()
+    async def close(self, patience_s: float = WAL_PATIENCE_S, *, served_out: bool = True) -> None:
+        """Commit what is under way within ``patience_s``, and release the lease at once; until that
+        barriers are answered. Then end the background work. Unless ``served_out``, that every
+        connection has ended, and where a commit may go on, something may be appended still: then
+        the lease lapses by itself."""
+        async with AsyncExitStack() as ending:
+            for part in (
+                self.confirmations,
+                self.quotas,
+                self.leaders,
+                self.identity,
+                self.tellings,
+                self.watermarks,
+                self.sync,
+                self.quiesce,
+            ):
+                ending.push_async_callback(part.close)
+            self.examiner.close()
+            await self.writer.close(patience_s)
+            if served_out:
+                await self.lease.release()
 
 
 def build_parts(

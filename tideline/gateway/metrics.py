@@ -37,6 +37,11 @@ STANDING_IN = Gauge(
     "1 while connections are accepted for the gateway of another node, which is away",
     ["node"],
 )
+LOST_PLACES = Gauge(
+    "inkless_gateway_stand_in_address_taken",
+    "1 while nobody is stood in for because another program has the address",
+    ["node"],
+)
 STAND_IN_CONNECTIONS = Gauge(
     "inkless_gateway_stand_in_connections",
     "client connections that are carried for the gateway of another node",

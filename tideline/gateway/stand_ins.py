@@ -11,6 +11,7 @@ owed to him, and soon nobody is accepted any more.
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -22,7 +23,7 @@ from kio.schema.describe_cluster.v0.response import DescribeClusterResponse
 from tideline.background import cancel_and_wait, keep, spawn
 from tideline.domain.stand_in import Fleet, Sibling, away, stand_in_for
 from tideline.errors import TidelineError
-from tideline.gateway.metrics import HANDED_BACK, STAND_IN_CONNECTIONS, STANDING_IN
+from tideline.gateway.metrics import HANDED_BACK, LOST_PLACES, STAND_IN_CONNECTIONS, STANDING_IN
 from tideline.gateway.tracking.peers import Peers
 from tideline.gateway.transport.addresses import Address, NodeAddresses
 from tideline.gateway.transport.hand_over import hand_over
@@ -63,6 +64,8 @@ class StandIns:
             node: _Place(node, listen, server, cluster, self._due.set)
             for node, listen in settings.stands_in.items()
         }
+        self._taken: list[int] = []
+        """For whom nobody is stood in here: the address is somebody else's."""
         self._brokers: Mapping[int, Node] = {}
         self._told: tuple[frozenset[int], Fleet] | None = None
         """Who is away, and the fleet that clients are told an address of for them."""
@@ -71,11 +74,14 @@ class StandIns:
     async def take(self) -> frozenset[int]:
         """Take the addresses, refusing connections; the nodes for which there is one. Where it is
         somebody else's this gateway stands in for nobody, and serves its own clients all the same:
-        it is not to be registered as a stand-in there."""
+        it is not to be registered as a stand-in there. Raises ``OSError`` for what passes, as a
+        network that is not there yet."""
         for node, place in tuple(self._places.items()):
             try:
                 await place.listener.bind()
             except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
                 log.error(
                     "stand_ins.address_taken: nobody is stood in for there. Free the address, or "
                     "choose another one in TIDELINE_GATEWAY_STAND_IN, and restart this gateway",
@@ -83,6 +89,8 @@ class StandIns:
                     address="{}:{}".format(*place.listener.address),
                     reason=str(error),
                 )
+                LOST_PLACES.labels(str(node)).set(1)
+                self._taken.append(node)
                 del self._places[node]
         return frozenset(self._places)
 
@@ -159,7 +167,8 @@ class StandIns:
                 f"for node {node}: {place.believed()}"
                 for node, place in self._places.items()
                 if place.listener.listening or place.connections()
-            ],
+            ]
+            + [f"for node {node}: not here, its address is taken" for node in self._taken],
         }
 
 
@@ -246,6 +255,7 @@ class _Place:
                     reason=str(error),
                 )
         self._lost = not self.listener.listening
+        LOST_PLACES.labels(str(self._node)).set(int(self._lost))
 
     def _lingers(self, back_in: int | None) -> bool:
         """Whether clients that know no better are still taken."""

@@ -72,11 +72,13 @@ def preferred(brokers: int, secure: bool = False) -> dict[str, int]:
 
 
 def is_free(port: int) -> bool:
-    """Whether a listener on loopback could take ``port`` now."""
+    """Whether a listener on loopback could take ``port`` now. It listens for a moment: some kernels
+    refuse an address that somebody holds only then."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((LOOPBACK, port))
+            probe.listen(1)
         except OSError:
             return False
     return True

@@ -55,7 +55,7 @@ async def listener(accepted: Accepted) -> AsyncIterator[Listener]:
 def is_held(port: int) -> bool:
     """Nobody else can have it, nor would a stack take it for free."""
     try:
-        with somebody_else(port):
+        with somebody_else(port, listens=True):
             return False
     except OSError as error:
         return error.errno == errno.EADDRINUSE and not is_free(port)

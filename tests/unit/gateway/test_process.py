@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -20,9 +22,12 @@ from tests.unit.gateway.gateway_under_test import gateway_settings
 from tests.unit.gateway.test_listener import somebody_else
 from tests.unit.gateway.test_stand_ins import Kafka
 from tideline.gateway import __main__ as program
+from tideline.gateway.produce import wal
+from tideline.gateway.stand_ins import StandIns
 from tideline.gateway.standing import Standing
 from tideline.gateway.tracking.state_directory import StateDirectory
-from tideline.gateway.transport.server import GatewayServer
+from tideline.gateway.transport import server
+from tideline.gateway.transport.listener import Listener
 from tideline.settings import GatewaySettings
 
 
@@ -62,6 +67,10 @@ class Process:
             task.cancel()
             await asyncio.wait([task])
 
+    def told(self) -> Mapping[str, object]:
+        """To an operator."""
+        return self.standing._ask_state(None)
+
     @property
     def registered(self) -> Any:
         return self.plane.gateways.registered[1]
@@ -96,6 +105,7 @@ async def test_a_stand_in_address_that_is_somebody_elses_takes_no_gateway_down(
             assert not task.done(), task.exception()
             socket.create_connection(("127.0.0.1", process.own), 5).close()
             assert process.registered.stand_ins is None, "clients would be led to a stranger"
+            assert process.told()["stands_in"] == ["for node 2: not here, its address is taken"]
 
 
 async def test_a_stand_in_address_that_is_its_own_is_registered(process: Process) -> None:
@@ -111,19 +121,67 @@ async def test_a_gateway_whose_own_address_is_taken_keeps_no_lease(process: Proc
     assert process.ends == 1
 
 
-async def test_the_lease_is_released_whatever_else_cannot_be_ended(
+async def fails(*args: object) -> None:
+    raise RuntimeError("it cannot be ended")
+
+
+async def test_the_lease_is_released_though_a_part_cannot_be_ended_that_serves_nobody(
     process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def fails(*args: object) -> None:
-        raise RuntimeError("it cannot be ended")
-
-    monkeypatch.setattr(GatewayServer, "stop", fails)
+    monkeypatch.setattr(StandIns, "close", fails)
     async with process.running() as task:
         assert process.registered.status == "active"
         task.cancel()
-        with pytest.raises(RuntimeError, match="cannot be ended"):
+        with pytest.raises(asyncio.CancelledError):
             await task
     assert process.registered.status == "released"
+
+
+@pytest.mark.parametrize(
+    "what", [f"{server.__name__}.hand_over", f"{wal.__name__}.WalWriter.close"]
+)
+async def test_the_lease_lapses_by_itself_where_something_may_be_appended_still(
+    process: Process, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Barriers would pass a gateway that may serve clients yet, or has a commit under way."""
+    monkeypatch.setattr(what, fails)
+    async with process.running() as task:
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert process.registered.status == "active"
+
+
+async def test_a_registration_whose_answer_nobody_waits_for_is_released(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is asked to stop while it reads what is tracked."""
+    reads = asyncio.Event()
+
+    async def slow() -> None:
+        reads.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(process.plane, "tracked_topics", slow)
+    task = asyncio.create_task(process.run())
+    await reads.wait()
+    assert process.registered.status == "active"
+    os.kill(os.getpid(), signal.SIGTERM)
+    await asyncio.wait_for(task, 30)
+    assert process.registered.status == "released"
+
+
+async def test_what_may_pass_by_itself_is_its_supervisors_to_try_again(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A network that is not there yet: it would stand in for nobody for as long as it runs."""
+
+    async def no_network(listener: Listener) -> None:
+        raise OSError(errno.EADDRNOTAVAIL, "no such address")
+
+    monkeypatch.setattr(Listener, "bind", no_network)
+    with pytest.raises(OSError, match="no such address"):
+        await asyncio.wait_for(process.run(), 30)
 
 
 def test_a_process_that_hangs_at_its_end_ends_all_the_same() -> None:
@@ -136,11 +194,10 @@ async def serve(ends):
     asyncio.get_running_loop().run_in_executor(None, time.sleep, 600)
     ends()
 
-program.ENDS_WITHIN_S = 0.2
-asyncio.run(serve(program.bounded_end().start))
+asyncio.run(serve(lambda: program.bound_the_end(0.2)))
 """
     ended = subprocess.run(
         [sys.executable, "-c", hangs], capture_output=True, text=True, timeout=120, check=False
     )
     assert ended.returncode == 1
-    assert "did not end by itself" in ended.stdout + ended.stderr
+    assert "most recent call first" in ended.stderr, "nobody could tell what it waited for"

@@ -147,6 +147,26 @@ async def test_what_postgres_cannot_do_now_ends_no_gateway_and_is_acknowledged_l
         await watch.until(stop)
 
 
+async def test_what_postgres_can_never_do_holds_no_quiesce_past_its_deadline(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who cannot acknowledge asks whether it is over, all the same: perhaps nobody else does."""
+
+    async def never(*args: object, **kwargs: object) -> None:
+        raise ControlPlaneFailure("42501: permission denied")
+
+    asked = asyncio.Event()
+
+    async def ask(log: TopicIdPartition) -> bool:
+        asked.set()
+        return False
+
+    monkeypatch.setattr(bench.plane, "acknowledge_quiesce", never)
+    monkeypatch.setattr(bench.plane, "void_expired_quiesce", ask)
+    bench.show(tracked_row(generation=2, quiesced=True))
+    await asyncio.wait_for(asked.wait(), 30)
+
+
 async def test_a_broker_that_does_not_say_its_high_watermark_does_not_hold_it_up(
     bench: Bench,
 ) -> None:

@@ -85,6 +85,8 @@ class Lease:
         self._clock = clock
         self._valid_until = float("-inf")
         self._registered = False
+        self._asked_for: UUID | None = None
+        """The incarnation that may be registered, whether or not this process has heard of it."""
         self._turn = asyncio.Lock()
         """Of a renewal, or of the release after which there is none."""
         self._released = False
@@ -166,6 +168,7 @@ class Lease:
 
     async def _register(self) -> None:
         await self._note()
+        self._asked_for = self.incarnation
         try:
             await self._control_plane.register_gateway(
                 self.gateway_id,
@@ -180,6 +183,7 @@ class Lease:
                 serving=self.serving,
             )
         except GatewayIdHeld:
+            self._asked_for = None
             # Another one goes on elsewhere: what was here before is dead all the same.
             await self._account(self._dead(), PROVEN_DEAD)
             await self._watch_holder()
@@ -262,7 +266,8 @@ class Lease:
         self._valid_until = float("-inf")
         try:
             async with asyncio.timeout(RELEASE_PATIENCE_S), self._turn:
-                was_registered, self._registered = self._registered, False
+                was_registered = self._asked_for == self.incarnation
+                self._asked_for, self._registered = None, False
                 await self._account(self._was, STOPPED)
                 if was_registered:
                     await self._control_plane.release_gateway(self.gateway_id, self.incarnation)

@@ -20,6 +20,7 @@ from tideline.background import cancel_and_wait, spawn
 from tideline.control_plane import ControlPlane
 from tideline.control_plane.errors import ControlPlaneUnavailable, GatewayFenced
 from tideline.domain.ack_gate import AckTicket, AckVerdict, Standing, judge
+from tideline.domain.history import WrongHistory
 from tideline.domain.ids import TopicIdPartition, TopicPartition
 from tideline.domain.migration import UNDEFINED_OFFSET
 from tideline.domain.read_ceiling import UNKNOWN_CEILING, UNKNOWN_EPOCH, ReadCeiling
@@ -255,13 +256,16 @@ class QuiesceKeeper:
         await self._acknowledge(at, generation, seen)
         # A cancellation may be swallowed (tideline.background).
         while (running := self._tasks.get(at)) and running[2] is asyncio.current_task():
-            await asyncio.sleep(VOID_CHECK_S)
-            try:
-                if await self._control_plane.void_expired_quiesce(at):
-                    log.warning("quiesce.void", partition=str(at), generation=generation)
-                    await self._reload(at)
-            except TidelineError as error:
-                log.warning("quiesce.deadline_not_asked", partition=str(at), error=str(error))
+            await self._void_if_expired(at, generation)
+
+    async def _void_if_expired(self, at: TopicIdPartition, generation: int) -> None:
+        await asyncio.sleep(VOID_CHECK_S)
+        try:
+            if await self._control_plane.void_expired_quiesce(at):
+                log.warning("quiesce.void", partition=str(at), generation=generation)
+                await self._reload(at)
+        except TidelineError as error:
+            log.warning("quiesce.deadline_not_asked", partition=str(at), error=str(error))
 
     async def _acknowledge(self, at: TopicIdPartition, generation: int, seen: float) -> None:
         fence = self._fences.of(at)
@@ -284,7 +288,7 @@ class QuiesceKeeper:
                     highest_acknowledged_offset=fence.highest_acknowledged,
                     read_ceiling=max(0, ceiling),
                 )
-            except ControlPlaneUnavailable as error:
+            except (ControlPlaneUnavailable, WrongHistory) as error:
                 log.warning("quiesce.not_acknowledged", partition=str(at), error=str(error))
                 await asyncio.sleep(RETRY_S)
             except GatewayFenced:
@@ -297,10 +301,10 @@ class QuiesceKeeper:
                 log.info("quiesce.superseded", partition=str(at), reason=str(error))
                 return
             except TidelineError as error:
-                # A full disk, a right that is missing: the barrier waits, and classic traffic does
-                # not end with this process.
+                # A full disk, a right that is missing: the barrier waits, as long as a quiesce may,
+                # and classic traffic does not end with this process.
                 log.error("quiesce.not_acknowledged", partition=str(at), error=str(error))
-                await asyncio.sleep(VOID_CHECK_S)
+                await self._void_if_expired(at, generation)
             else:
                 QUIESCE_ACK_SECONDS.observe(time.monotonic() - seen)
                 return

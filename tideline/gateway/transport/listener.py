@@ -1,9 +1,10 @@
 """The address that clients connect to, which is the gateway's also while it takes nobody.
 
 Between its times of listening it is held by a socket that is bound and does not listen: the kernel
-refuses connections to it, and gives it to nobody else. For that the socket does not allow the
+refuses connections to it, and nobody else can listen there. For that the socket does not allow the
 address to be used again (``SO_REUSEADDR``) while it is held: of two that do, and do not listen yet,
-both have it, and who listens first keeps it.
+both have it, and who listens first keeps it. (Linux before 6.8 lets others bind it all the same;
+they find out when they listen.)
 """
 
 from __future__ import annotations

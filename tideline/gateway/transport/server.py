@@ -92,6 +92,8 @@ class GatewayServer:
         self._tasks: list[asyncio.Task[None]] = []
         self._room.changed.add(self._room_changed)
         self._native = self._native_transport(passing)
+        self.served_out = True
+        """No client is left, and none can come."""
 
     def _native_transport(self, passing: Passing | None) -> NativeTransport | None:
         settings = self._settings
@@ -130,6 +132,7 @@ class GatewayServer:
     async def start(self) -> None:
         """Begin to accept clients, at once if the broker answers. Raises ``OSError`` if the address
         is taken."""
+        self.served_out = False
         if self._native is not None:
             self._native.start()
         await self._listener.bind()
@@ -191,11 +194,14 @@ class GatewayServer:
         for task in self._tasks:
             task.cancel()
         connections = self._own()
-        owed = await hand_over(connections, drain_s, "the gateway stops")
-        for connection in self._own():
-            connection.close("the gateway stops")
-        if self._native is not None:
-            await self._native.close()
+        try:
+            owed = await hand_over(connections, drain_s, "the gateway stops")
+        finally:
+            for connection in self._own():
+                connection.close("the gateway stops")
+            if self._native is not None:
+                await self._native.close()
+        self.served_out = True
         await cancel_and_wait(*self._tasks)
         log.info("gateway stopped", connections=len(connections), unanswered=owed)
 
