@@ -184,10 +184,13 @@ def bound_the_end(within_s: float) -> None:
     """End the process if it has not ended by itself within ``within_s``, whatever it waits for:
     others wait for this process. What each thread does then is written to stderr, by a thread that
     needs nothing of Python's; if nobody takes that, the process ends a little later."""
-    faulthandler.dump_traceback_later(within_s, exit=True)
     unheard = threading.Timer(within_s + 2, os._exit, (int(ExitCode.FAILED),))
     unheard.daemon = True
-    unheard.start()
+    for begin in (partial(faulthandler.dump_traceback_later, within_s, exit=True), unheard.start):
+        try:
+            begin()
+        except (RuntimeError, ValueError, OSError) as error:  # no thread is left, or no stderr
+            log.warning("the end of the gateway is not bounded", reason=str(error))
 
 
 def main() -> int:

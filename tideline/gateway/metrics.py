@@ -39,7 +39,7 @@ STANDING_IN = Gauge(
 )
 LOST_PLACES = Gauge(
     "inkless_gateway_stand_in_address_taken",
-    "1 while nobody is stood in for because another program has the address",
+    "1 while nobody is stood in for because the address cannot be had",
     ["node"],
 )
 STAND_IN_CONNECTIONS = Gauge(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -166,7 +166,7 @@ class StandIns:
             "stands_in": [
                 f"for node {node}: {place.believed()}"
                 for node, place in self._places.items()
-                if place.listener.listening or place.connections()
+                if place.listener.listening or place.connections() or place.lost
             ]
             + [f"for node {node}: not here, its address is taken" for node in self._taken],
         }
@@ -191,8 +191,8 @@ class _Place:
         """On the loop's clock; ``None``: its gateway is away."""
         self._silent = 0
         """Times in a row that the broker did not answer."""
-        self._lost = False
-        """Whether the address was somebody else's when it was to accept."""
+        self.lost = False
+        """Whether the address could not be had when it was wanted last."""
         self._back_since: int | None = None
         """The reading of the registry that its gateway serves in since, and in each later one."""
         self._handing_back: asyncio.Task[None] | None = None
@@ -208,6 +208,8 @@ class _Place:
         return self._server.connections_to(self._node)
 
     def believed(self) -> str:
+        if self.lost:
+            return "not here, its address cannot be had"
         accepts = "accepting" if self.listener.listening else "refusing"
         return f"{accepts}, {len(self.connections())} connections"
 
@@ -221,6 +223,8 @@ class _Place:
         """``broker``: as Kafka names it, if this gateway is to stand in for its gateway now.
         ``back_in``: the reading of the registry in which that one serves, and has its clients back
         with the next one; ``None``: it is away."""
+        if not self.listener.is_held:
+            await self._have(self.listener.bind)
         lingers = self._lingers(back_in)
         if broker is None and lingers:
             broker = self._stood_in_for
@@ -228,7 +232,7 @@ class _Place:
             self._stood_in_for = broker
             self._silent = 0
             if not self.listener.listening:
-                await self._listen()
+                await self._have(self.listener.listen)
         else:
             self._silent += 1
             if self.listener.listening and (broker is None or self._silent >= SILENT_LOOKS):
@@ -242,20 +246,20 @@ class _Place:
             self._handing_back = spawn(self._hand_back(), "hand-back")
             self._handing_back.add_done_callback(self._handed_back)
 
-    async def _listen(self) -> None:
+    async def _have(self, address: Callable[[], Awaitable[None]]) -> None:
         """What this gateway does for others never ends what it does for its own clients."""
         try:
-            await self.listener.listen()
+            await address()
         except OSError as error:
-            if not self._lost:
+            if not self.lost:
                 log.error(
                     "stand_ins.address_lost: nobody is accepted there until it is free again",
                     node=self._node,
                     address="{}:{}".format(*self.listener.address),
                     reason=str(error),
                 )
-        self._lost = not self.listener.listening
-        LOST_PLACES.labels(str(self._node)).set(int(self._lost))
+        self.lost = not self.listener.is_held
+        LOST_PLACES.labels(str(self._node)).set(int(self.lost))
 
     def _lingers(self, back_in: int | None) -> bool:
         """Whether clients that know no better are still taken."""

@@ -171,6 +171,28 @@ async def test_a_registration_whose_answer_nobody_waits_for_is_released(
     assert process.registered.status == "released"
 
 
+async def test_a_registration_that_is_under_way_is_released_when_it_is_there(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Postgres takes its time, and carries out what it was sent though nobody waits for it."""
+    asked, answers = asyncio.Event(), asyncio.Event()
+    register = process.plane.register_gateway
+
+    async def slow(*args: Any, **kwargs: Any) -> None:
+        asked.set()
+        await answers.wait()
+        await register(*args, **kwargs)
+
+    monkeypatch.setattr(process.plane, "register_gateway", slow)
+    task = asyncio.create_task(process.run())
+    await asked.wait()
+    os.kill(os.getpid(), signal.SIGTERM)
+    await until(lambda: process.ends)
+    answers.set()
+    await asyncio.wait_for(task, 30)
+    assert process.registered.status == "released"
+
+
 async def test_what_may_pass_by_itself_is_its_supervisors_to_try_again(
     process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -131,6 +131,11 @@ class Scene:
         self.stand_ins = StandIns(self.settings, self.server, nodes, self.peers, self.cluster)
         self.incarnation: UUID = uuid4()
 
+    @property
+    def place(self) -> Listener:
+        """Where gateway 1 stands in for gateway 2."""
+        return self.stand_ins._places[2].listener
+
     async def other_registers(self, serving: bool | None) -> None:
         self.incarnation = uuid4()
         places = as_registered({1: self.elsewhere})
@@ -266,19 +271,39 @@ async def test_nobody_is_accepted_for_a_broker_that_does_not_answer(scene: Scene
 async def test_an_address_that_was_lost_costs_nobody_else_and_is_taken_when_it_is_free(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def lost(listener: Listener) -> None:
+    def taken(*_: object) -> None:
         raise OSError(errno.EADDRINUSE, "address in use")
 
     with monkeypatch.context() as patched, capture_logs() as logs:
-        patched.setattr(Listener, "listen", lost)
+        patched.setattr("tideline.gateway.transport.listener._bound", taken)
+        scene.place.refuse()
         await scene.other_registers(serving=False)
         await scene.look()
+        assert scene.stand_ins.believed()["stands_in"] == [
+            "for node 2: not here, its address cannot be had"
+        ]
     told = [line["event"] for line in logs if "address_lost" in line["event"]]
     assert len(told) == 1
     assert await scene.refuses(scene.stand_in)
     assert not await scene.refuses(scene.own)
     await scene.look()
     assert not await scene.refuses(scene.stand_in)
+
+
+async def test_an_address_that_was_lost_is_held_again_while_nobody_is_away(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def taken(*_: object) -> None:
+        raise OSError(errno.EADDRINUSE, "address in use")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("tideline.gateway.transport.listener._bound", taken)
+        scene.place.refuse()
+        await scene.other_registers(serving=True)
+        assert not scene.place.is_held
+    await scene.look()
+    assert scene.place.is_held
+    assert scene.stand_ins.believed()["stands_in"] == []
 
 
 async def test_nobody_is_accepted_for_a_broker_of_another_cluster(scene: Scene) -> None:

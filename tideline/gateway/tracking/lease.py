@@ -17,6 +17,7 @@ from uuid import UUID, uuid4
 
 import structlog
 
+from tideline.background import spawn
 from tideline.control_plane import ControlPlane
 from tideline.control_plane.errors import GatewayFenced, GatewayIdHeld
 from tideline.domain.quiescence import LeaseReading, LeaseWatch
@@ -44,6 +45,12 @@ BeforeServing = Callable[[], Awaitable[None]]
 def boot_clock() -> float:
     """Seconds since boot, suspended time included."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def _unheard(registering: asyncio.Task[None]) -> None:
+    """Whoever waited may have gone; nobody else asks how it ended."""
+    if not registering.cancelled():
+        registering.exception()
 
 
 class NotNoted(TidelineError):
@@ -87,6 +94,8 @@ class Lease:
         self._registered = False
         self._asked_for: UUID | None = None
         """The incarnation that may be registered, whether or not this process has heard of it."""
+        self._registering: asyncio.Task[None] | None = None
+        """A call that was sent is carried out, also when nobody waits for it any more."""
         self._turn = asyncio.Lock()
         """Of a renewal, or of the release after which there is none."""
         self._released = False
@@ -169,21 +178,11 @@ class Lease:
     async def _register(self) -> None:
         await self._note()
         self._asked_for = self.incarnation
+        self._registering = spawn(self._ask_to_register(), "register")
+        self._registering.add_done_callback(_unheard)
         try:
-            await self._control_plane.register_gateway(
-                self.gateway_id,
-                broker_id=self._broker_id,
-                incarnation=self.incarnation,
-                address=self._address,
-                version=self._version,
-                lease_ms=self._duration_ms,
-                watched=self._takes_over,
-                rack=self._rack,
-                stand_ins=self.stand_ins,
-                serving=self.serving,
-            )
+            await asyncio.shield(self._registering)
         except GatewayIdHeld:
-            self._asked_for = None
             # Another one goes on elsewhere: what was here before is dead all the same.
             await self._account(self._dead(), PROVEN_DEAD)
             await self._watch_holder()
@@ -191,6 +190,20 @@ class Lease:
         self._takes_over = self._seen = None
         ID_HELD.set(0)
         await self._settle()
+
+    async def _ask_to_register(self) -> None:
+        await self._control_plane.register_gateway(
+            self.gateway_id,
+            broker_id=self._broker_id,
+            incarnation=self.incarnation,
+            address=self._address,
+            version=self._version,
+            lease_ms=self._duration_ms,
+            watched=self._takes_over,
+            rack=self._rack,
+            stand_ins=self.stand_ins,
+            serving=self.serving,
+        )
 
     def _dead(self) -> Sequence[UUID]:
         return self._directory.dead if self._directory is not None else ()
@@ -266,6 +279,8 @@ class Lease:
         self._valid_until = float("-inf")
         try:
             async with asyncio.timeout(RELEASE_PATIENCE_S), self._turn:
+                if self._registering is not None:
+                    await asyncio.wait([self._registering])
                 was_registered = self._asked_for == self.incarnation
                 self._asked_for, self._registered = None, False
                 await self._account(self._was, STOPPED)

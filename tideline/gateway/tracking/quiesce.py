@@ -254,9 +254,14 @@ class QuiesceKeeper:
     async def _keep(self, at: TopicIdPartition, generation: int) -> None:
         seen = time.monotonic()
         await self._acknowledge(at, generation, seen)
-        # A cancellation may be swallowed (tideline.background).
-        while (running := self._tasks.get(at)) and running[2] is asyncio.current_task():
+        while self._is_wanted(at):
             await self._void_if_expired(at, generation)
+
+    def _is_wanted(self, at: TopicIdPartition) -> bool:
+        """Whether the task that asks is the partition's still: a cancellation may be swallowed
+        (tideline.background)."""
+        running = self._tasks.get(at)
+        return running is not None and running[2] is asyncio.current_task()
 
     async def _void_if_expired(self, at: TopicIdPartition, generation: int) -> None:
         await asyncio.sleep(VOID_CHECK_S)
@@ -278,7 +283,7 @@ class QuiesceKeeper:
         ceiling = fence.ceiling.freeze()
         fence.closed_generation = max(fence.closed_generation, generation)
         incarnation = self._lease.incarnation
-        while True:
+        while self._is_wanted(at):
             try:
                 await self._control_plane.acknowledge_quiesce(
                     self._lease.gateway_id,

@@ -77,6 +77,11 @@ class Listener:
     def listening(self) -> bool:
         return bool(self._servers)
 
+    @property
+    def is_held(self) -> bool:
+        """Whether the address is this one's, listening or not."""
+        return bool(self._sockets or self._servers)
+
     async def bind(self) -> None:
         """Take the address and refuse connections to it. Raises ``OSError`` if it is taken."""
         found = await asyncio.get_running_loop().getaddrinfo(
