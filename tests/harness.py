@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import os
 import subprocess
 import sys
@@ -108,6 +109,12 @@ def counted(stack: Stack, name: str, **labels: str) -> int:
                     if sample.name == name and labels.items() <= sample.labels.items():
                         found += sample.value
     return int(found)
+
+
+def ports_of(stack: Stack) -> dict[str, int]:
+    """By listener, as :func:`tideline.stack.ports.preferred` names them."""
+    found: dict[str, int] = json.loads((stack.home / "stack.json").read_text())["ports"]
+    return found
 
 
 def start_gateway(stack: Stack, node: int) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tideline.stack import Stack
+from tideline.stack.startup import tail
 
 MOST_BYTES = 500_000
 """Of what each log has grown by."""
@@ -60,13 +61,8 @@ class LastWords:
 
     def _written(self, log: Path) -> list[str]:
         size, before = _size(log), self._sizes[log]
-        begin = before if before <= size else 0  # it was rolled
-        try:
-            with log.open("rb") as file:
-                file.seek(max(begin, size - MOST_BYTES))
-                return file.read(size).decode(errors="replace").splitlines()
-        except FileNotFoundError:
-            return []
+        grown = size - before if before <= size else size  # it was rolled
+        return tail(log, MOST_BYTES, min(grown, MOST_BYTES))
 
 
 def worth_a_look(line: str) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -19,6 +18,7 @@ from tests.harness import (
     killed,
     leader_of,
     migration_case,
+    ports_of,
     quiesced,
     start_gateway,
     until,
@@ -100,8 +100,7 @@ def test_a_gateway_that_slept_through_the_boundary_wakes_harmlessly(stack: Stack
 
 def test_nobody_gets_an_address_where_a_gateway_would_stand_in_for_another(stack: Stack) -> None:
     """Who listens there while the other one is killed would take this one down with it."""
-    ports: dict[str, int] = json.loads((stack.home / "stack.json").read_text())["ports"]
-    held = {name: port for name, port in ports.items() if name.startswith("stand-in-")}
+    held = {name: port for name, port in ports_of(stack).items() if name.startswith("stand-in-")}
     nodes = len(stack.endpoints.gateways)
     assert len(held) == nodes * (nodes - 1)
     assert [name for name, port in held.items() if is_free(port)] == []

@@ -24,7 +24,6 @@ The brokers start with what the first roll adds.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import secrets
@@ -46,7 +45,7 @@ from confluent_kafka.admin import (
 from psycopg.conninfo import make_conninfo
 
 from tests.conftest import HOMES_VARIABLE
-from tests.harness import Case, until
+from tests.harness import Case, ports_of, until
 from tests.ports import free_ports
 from tests.rehearsed import blocks
 from tests.rehearsed_site import ROOT, Site
@@ -89,7 +88,7 @@ class Installation:
         self._home = Home.locate(stack.home)
         self.secured = Secured(self._home)
         self.nodes = sorted(stack.endpoints.brokers)
-        self._ports: dict[str, int] = json.loads((stack.home / "stack.json").read_text())["ports"]
+        self._ports = ports_of(stack)
         self._aside = dict(zip(self.nodes, free_ports(len(self.nodes)), strict=True))
         """Where the old listener of each broker goes."""
         self._passwords = {name: secrets.token_hex(20) for name in (ADMIN, INSTALLER)}

@@ -27,13 +27,12 @@ class Accepted:
 
 
 @contextmanager
-def somebody_else(port: int, *, listens: bool = False) -> Iterator[socket.socket]:
-    """As a server of Java does, or another gateway."""
+def somebody_else(port: int) -> Iterator[socket.socket]:
+    """Listens as a server of Java does, or another gateway."""
     with socket.socket() as other:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         other.bind(("127.0.0.1", port))
-        if listens:
-            other.listen()
+        other.listen()
         yield other
 
 
@@ -55,7 +54,7 @@ async def listener(accepted: Accepted) -> AsyncIterator[Listener]:
 def is_held(port: int) -> bool:
     """Nobody else can have it, nor would a stack take it for free."""
     try:
-        with somebody_else(port, listens=True):
+        with somebody_else(port):
             return False
     except OSError as error:
         return error.errno == errno.EADDRINUSE and not is_free(port)
@@ -86,7 +85,7 @@ async def test_nobody_else_gets_it_while_clients_of_before_are_served(
 
 async def test_it_is_taken_again_when_whoever_has_it_is_gone(listener: Listener) -> None:
     _, port = listener.address
-    with somebody_else(port, listens=True):
+    with somebody_else(port):
         with pytest.raises(OSError, match="in use"):
             await listener.listen()
         assert not listener.listening

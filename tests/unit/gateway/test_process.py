@@ -100,7 +100,7 @@ async def test_a_stand_in_address_that_is_somebody_elses_takes_no_gateway_down(
     process: Process,
 ) -> None:
     """It would be started again and again, and its own clients reach nobody."""
-    with somebody_else(process.stand_in, listens=True):
+    with somebody_else(process.stand_in):
         async with process.running() as task:
             assert not task.done(), task.exception()
             socket.create_connection(("127.0.0.1", process.own), 5).close()
@@ -115,7 +115,7 @@ async def test_a_stand_in_address_that_is_its_own_is_registered(process: Process
 
 async def test_a_gateway_whose_own_address_is_taken_keeps_no_lease(process: Process) -> None:
     """Each of its starts would be waited for by barriers, and by the next start."""
-    with somebody_else(process.own, listens=True), pytest.raises(OSError, match="in use"):
+    with somebody_else(process.own), pytest.raises(OSError, match="in use"):
         await asyncio.wait_for(process.run(), 30)
     assert process.registered.status == "released"
     assert process.ends == 1

@@ -268,12 +268,14 @@ async def test_nobody_is_accepted_for_a_broker_that_does_not_answer(scene: Scene
     assert await scene.refuses(scene.stand_in)
 
 
+def taken(*_: object) -> None:
+    """Whoever asks for an address hears that somebody else has it."""
+    raise OSError(errno.EADDRINUSE, "address in use")
+
+
 async def test_an_address_that_was_lost_costs_nobody_else_and_is_taken_when_it_is_free(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def taken(*_: object) -> None:
-        raise OSError(errno.EADDRINUSE, "address in use")
-
     with monkeypatch.context() as patched, capture_logs() as logs:
         patched.setattr("tideline.gateway.transport.listener._bound", taken)
         scene.place.refuse()
@@ -293,9 +295,6 @@ async def test_an_address_that_was_lost_costs_nobody_else_and_is_taken_when_it_i
 async def test_an_address_that_was_lost_is_held_again_while_nobody_is_away(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def taken(*_: object) -> None:
-        raise OSError(errno.EADDRINUSE, "address in use")
-
     with monkeypatch.context() as patched:
         patched.setattr("tideline.gateway.transport.listener._bound", taken)
         scene.place.refuse()
