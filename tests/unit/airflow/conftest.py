@@ -21,6 +21,7 @@ from tests.unit.workflows.conftest import TYPES
 from tests.unit.workflows.world import World
 from tideline.control_plane.memory import MemoryControlPlane
 from tideline.control_plane.plane import ControlPlane
+from tideline.domain.messages import TASK_QUEUE
 
 # Airflow reads these when it is first imported.
 os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="tideline-airflow-unit-")
@@ -44,7 +45,7 @@ async def temporal() -> AsyncIterator[WorkflowEnvironment]:
 @pytest.fixture
 def world() -> World:
     """A topic of one partition, under a name of its own."""
-    return World(topic=f"orders-{uuid4().hex[:8]}")
+    return World(topic=f"orders-{uuid4().hex[:8]}", queue=TASK_QUEUE)
 
 
 @pytest.fixture(autouse=True)

@@ -128,8 +128,11 @@ async def test_a_permit_that_is_given_back_in_the_first_phase_is_told_at_once(
         async def told() -> bool:
             return any(p.round == 2 for p in (await topic_status(handle)).partitions[1:])
 
+        async def waits_on() -> bool:
+            return world.count(Phase.VALIDATE) == 3
+
         await soon(told)
-        assert world.count(Phase.VALIDATE) == 3
+        await soon(waits_on)
         world.held[Phase.VALIDATE].set()
         assert (await ended(handle)).outcome == "hybrid"
 

@@ -38,7 +38,7 @@ class Sharing(World):
     @classmethod
     def of(cls, services: Any) -> Sharing:
         topic = f"orders-{uuid4().hex[:8]}"
-        world = cls(topic=topic, queue=topic)
+        world = cls(topic=topic)
         world.services = services
         return world
 

@@ -20,7 +20,6 @@ from tideline.domain.messages import (
     CROSSED,
     PARTITION_CROSSING,
     PARTITION_WORKFLOW,
-    TASK_QUEUE,
     TOPIC_WORKFLOW,
     PartitionMigrationInput,
     PartitionRef,
@@ -140,7 +139,7 @@ async def test_a_start_without_any_input_fails_with_an_example(
 ) -> None:
     async with world.worker(client):
         handle = await client.start_workflow(
-            TOPIC_WORKFLOW, id=f"none-{world.topic}", task_queue=TASK_QUEUE
+            TOPIC_WORKFLOW, id=f"none-{world.topic}", task_queue=world.queue
         )
         with pytest.raises(WorkflowFailureError) as failed:
             await handle.result()

@@ -19,7 +19,7 @@ from tests.unit.workflows.test_steering import soon
 from tests.unit.workflows.tiering_world import TieringWorld
 from tests.unit.workflows.world import fails
 from tideline.domain import failures
-from tideline.domain.messages import TASK_QUEUE, TopicMigrationInput
+from tideline.domain.messages import TopicMigrationInput
 from tideline.domain.tiered_storage import HELD, LocalRetention
 from tideline.domain.tiered_storage_change import (
     Remaining,
@@ -155,7 +155,7 @@ async def test_another_target_ends_the_wait_and_the_users_retention_is_given_bac
         handle = await world.start(client, "enabled")
         await asyncio.wait_for(world.proving.wait(), 20)
         redirected = await start_or_redirect(
-            client, TASK_QUEUE, world.ref, TieredStorageInput(world.topic, "disabled")
+            client, world.queue, world.ref, TieredStorageInput(world.topic, "disabled")
         )
         outcome = await asyncio.wait_for(redirected.result(), 30)
     assert redirected.id == handle.id
@@ -286,8 +286,9 @@ class TestTheTopicsId:
         async with world.worker(client):
             handle = await world.start(client, "enabled")
             await asyncio.wait_for(world.proving.wait(), 20)
+            given = TopicMigrationInput(world.topic)
             with pytest.raises(AnotherWorkflowRuns, match="is being switched"):
-                await start_or_join(client, TASK_QUEUE, world.ref, TopicMigrationInput(world.topic))
+                await start_or_join(client, world.queue, world.ref, given)
             assert await running_topics(client, world.topic) == []
             with pytest.raises(NoSuchMigration):
                 await outcome_of(client, world.ref)
@@ -297,11 +298,11 @@ class TestTheTopicsId:
         self, world: TieringWorld, client: Client
     ) -> None:
         migration = await start_or_join(
-            client, TASK_QUEUE, world.ref, TopicMigrationInput(world.topic)
+            client, world.queue, world.ref, TopicMigrationInput(world.topic)
         )
         with pytest.raises(AnotherWorkflowRuns, match="migrates"):
             await start_or_redirect(
-                client, TASK_QUEUE, world.ref, TieredStorageInput(world.topic, "disabled")
+                client, world.queue, world.ref, TieredStorageInput(world.topic, "disabled")
             )
         await migration.terminate()
 
@@ -335,7 +336,7 @@ class TestTheTopicsId:
     async def resumed(self, world: TieringWorld, client: Client) -> None:
         given = await unfinished_change(client, world.ref)
         assert given is not None
-        handle = await resume_change(client, TASK_QUEUE, world.ref, given)
+        handle = await resume_change(client, world.queue, world.ref, given)
         await asyncio.wait_for(handle.result(), 30)
 
     async def test_what_a_terminated_switch_has_left_held_is_given_back_by_the_one_that_resumes_it(
@@ -365,7 +366,7 @@ class TestTheTopicsId:
             given = await unfinished_change(client, world.ref)
             assert given is not None
             world.reviewing = asyncio.Event()
-            second = await resume_change(client, TASK_QUEUE, world.ref, given)
+            second = await resume_change(client, world.queue, world.ref, given)
             await soon(lambda: _is(world.done.count("review") == 2))
             await second.terminate()
             world.reviewing.set()
@@ -392,7 +393,7 @@ class TestTheTopicsId:
             left = await unfinished_change(client, world.ref)
             assert left is not None
             given = TieredStorageInput(world.topic, "disabled", before_hold=left.before_hold)
-            handle = await start_or_redirect(client, TASK_QUEUE, world.ref, given)
+            handle = await start_or_redirect(client, world.queue, world.ref, given)
             await asyncio.wait_for(handle.result(), 30)
         assert world.configs["remote.storage.enable"] == "false"
         assert world.configs["local.retention.ms"] == "3600000"
@@ -409,7 +410,7 @@ class TestTheTopicsId:
                 await refuse_running(client, world.ref)
             given = TieredStorageInput(world.topic, "enabled")
             with pytest.raises(AnotherWorkflowRuns, match="Nothing was changed"):
-                await resume_change(client, TASK_QUEUE, world.ref, given)
+                await resume_change(client, world.queue, world.ref, given)
             await handle.terminate()
         await refuse_running(client, world.ref)
 

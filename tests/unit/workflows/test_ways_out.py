@@ -11,7 +11,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import WorkflowEnvironment
 
 from tests.unit.workflows.test_steering import reach, soon, topic_status
-from tests.unit.workflows.world import TASK_QUEUE, World, ended, fails
+from tests.unit.workflows.world import World, ended, fails
 from tideline import temporal
 from tideline.domain import failures
 from tideline.domain.messages import FORCED, ConfigStage, TopicActivity, TopicMigrationInput
@@ -196,7 +196,7 @@ async def test_who_joins_with_other_options_is_told_which_and_changes_none(
         await reach(world, Phase.DRAIN_TRANSACTIONS)
         wanted = MigrationOptions(durability=Durability.TIERED, quiesce_hold_ms=9_000)
         given = TopicMigrationInput(world.topic, wanted, "cli: ada")
-        joined = await temporal.start_or_join(client, TASK_QUEUE, world.ref, given)
+        joined = await temporal.start_or_join(client, world.queue, world.ref, given)
         running = await temporal.options_in_force(joined)
         assert running == MigrationOptions()
         differing = differing_options(running, wanted)

@@ -20,7 +20,6 @@ from tests.temporal_build import BUILD
 from tests.unit.workflows.world import TOPIC_ID, fails
 from tideline.domain import failures
 from tideline.domain.messages import (
-    TASK_QUEUE,
     TopicActivity,
     TopicMigrationInput,
     TopicRef,
@@ -66,6 +65,11 @@ class TieringWorld:
     proven: asyncio.Event | None = None
     """The same of proofs."""
     sets: list[dict[str, str | None]] = field(default_factory=list)
+
+    @property
+    def queue(self) -> str:
+        """As of the other world."""
+        return self.topic
 
     @property
     def ref(self) -> TopicRef:
@@ -137,11 +141,11 @@ class TieringWorld:
         activities = [self.resolve, self.review, self.set, self.prove, self.delete]
         async with (
             Worker(
-                client, task_queue=TASK_QUEUE, workflows=[TieredStorageChange, TopicMigration],
+                client, task_queue=self.queue, workflows=[TieredStorageChange, TopicMigration],
                 activities=activities, deployment_config=BUILD,
             ),
             Worker(
-                client, task_queue=waits_queue(TASK_QUEUE), activities=activities,
+                client, task_queue=waits_queue(self.queue), activities=activities,
                 deployment_config=BUILD,
             ),
         ):  # fmt: skip
@@ -154,7 +158,7 @@ class TieringWorld:
             TIERED_STORAGE_WORKFLOW,
             {"topic": self.topic, "target": target, **options},
             id=workflow_id or self.ref.workflow_id,
-            task_queue=TASK_QUEUE,
+            task_queue=self.queue,
             result_type=TieredStorageOutcome,
         )
 

@@ -21,7 +21,6 @@ from activities.following import follow_topic_migration
 from tests.temporal_build import BUILD
 from tideline.domain import failures
 from tideline.domain.messages import (
-    TASK_QUEUE,
     TOPIC_WORKFLOW,
     AbortDecision,
     BoundaryObservation,
@@ -102,12 +101,16 @@ class World:
     """By operators: who and why, and what."""
     options: list[MigrationOptions] = field(default_factory=list)
     """With which a drain was asked for."""
-    queue: str = TASK_QUEUE
+    queue: str = ""
+    """Without one its own: the next test does not carry on what one that failed leaves running."""
     share: int | None = None
     """What operators allow of the topic's partitions."""
     places: list[str] = field(default_factory=list)
     """Runs that have one of the places of topics that migrate at once."""
     _between: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.queue = self.queue or self.topic
 
     @property
     def ref(self) -> TopicRef:
