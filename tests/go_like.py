@@ -53,7 +53,8 @@ class GoLikeProducer:
         self._stop = threading.Event()
         self.refused: list[float] = []
         """When a connection was refused, monotonic."""
-        self.failed: list[str] = []
+        self.failed: list[tuple[float, str]] = []
+        """When a record was given up, monotonic, and why."""
 
     def start(self) -> None:
         self._recorder.start(self.name, self._run, self._stop)
@@ -82,13 +83,13 @@ class GoLikeProducer:
             except Ended as ended:
                 self._leave()
                 if not ended.answered:
-                    self.failed.append(f"{value}: the connection ended before its first answer")
+                    self._gives_up(f"{value}: the connection ended before its first answer")
                     break
             if base is None:
                 time.sleep(PERIOD_S)
         else:
             if base is None:
-                self.failed.append(f"{value}: not told within {RECORD_S:.0f} s")
+                self._gives_up(f"{value}: not told within {RECORD_S:.0f} s")
         self._recorder.produced(
             Produce(
                 self._recorder.partition, self.name, self._bootstrap, sent, time.monotonic(),
@@ -96,6 +97,9 @@ class GoLikeProducer:
                 base_offset=base, idempotent=False, attempts=max(1, attempts),
             )
         )  # fmt: skip
+
+    def _gives_up(self, why: str) -> None:
+        self.failed.append((time.monotonic(), why))
 
     def _attempt(self, leader: Connection, value: str) -> int | None:
         """Its offset; None after an error that Kafka calls retriable."""

@@ -49,6 +49,11 @@ HANGS_S = 600.0
 SEEMS_DEAD = "no sign of life"
 """So a migration is refused while a gateway's renewals do not reach Postgres for as long as its
 lease lasts, as on a disk that others use."""
+UNDECIDED = (KafkaError.REQUEST_TIMED_OUT, KafkaError._TRANSPORT, KafkaError._TIMED_OUT)
+"""Made or not: librdkafka repeats no admin request that met with a connection that ended."""
+LASTING_SESSION: dict[str, str | int | float | bool] = {"session.timeout.ms": 300_000}
+"""Of a group's member: brokers that start one after the other on a busy machine take longer than
+the 45 s after which it gives its partitions up, and reads again what it has read."""
 
 
 def until(what: str, probe: Callable[[], T | None], timeout_s: float = 60.0) -> T:
@@ -83,13 +88,13 @@ def until_still(what: str, count: Callable[[], int], seconds: float) -> int:
 
 def until_taken(trigger: Callable[[], object]) -> None:
     """Repeat the config change that ``trigger`` makes while it is refused for a gateway that seems
-    dead."""
+    dead, or nobody knows whether it was made: right behind a fault that is so."""
 
     def taken() -> bool:
         try:
             trigger()
         except KafkaException as error:
-            if SEEMS_DEAD in str(error):
+            if SEEMS_DEAD in str(error) or error.args[0].code() in UNDECIDED:
                 return False
             raise
         return True
@@ -118,14 +123,22 @@ def ports_of(stack: Stack) -> dict[str, int]:
 
 
 def start_gateway(stack: Stack, node: int) -> None:
-    """Start it, and wait until every gateway names it to its clients: librdkafka cuts the
-    connection to a node whose address changes, and gives up admin requests that wait there."""
+    """Start it, and wait until it is named: librdkafka cuts the connection to a node whose address
+    changes, and gives up admin requests that wait there."""
     stack.start(f"gateway-{node}")
+    until_named(stack, node)
+
+
+def until_named(stack: Stack, node: int) -> None:
+    """Wait until every gateway names the gateway of ``node`` to its clients."""
     own = stack.endpoints.gateways[node]
 
     def named_by(gateway: str) -> bool:
         asked = AdminClient({"bootstrap.servers": gateway, **stack.kafka_login().librdkafka})
-        told = asked.list_topics(timeout=30).brokers.get(node)
+        try:
+            told = asked.list_topics(timeout=30).brokers.get(node)
+        except KafkaException:
+            return False
         return told is not None and f"{told.host}:{told.port}" == own
 
     until(
@@ -271,8 +284,9 @@ class Case:
     def consume(self, name: str = "c1") -> None:
         """Start a group member from the earliest offset."""
         member = GroupConsumer(
-            name, self.bootstrap, self.topic, f"g-{self.topic}", self.ledger, config=self.login
-        )
+            name, self.bootstrap, self.topic, f"g-{self.topic}", self.ledger,
+            config={**self.login, **LASTING_SESSION},
+        )  # fmt: skip
         member.start()
         until(f"an assignment for {name}", member.assigned.is_set)
         self.members.append(member)
@@ -429,7 +443,21 @@ def migration_case(
     admin = AdminClient({"bootstrap.servers": bootstrap, **stack.kafka_login().librdkafka})
     topic = f"{name}-{next(_numbers)}-{time.monotonic_ns() % 1_000_000}"
     replicas = min(3, len(stack.endpoints.gateways))
-    topic_id = topics.create_tiered(admin, topic, partitions, replicas, placed=placed, **configs)
+
+    def created() -> UUID | None:
+        try:
+            return topics.create_tiered(
+                admin, topic, partitions, replicas, placed=placed, **configs
+            )
+        except KafkaException as error:
+            code = error.args[0].code()
+            if code == KafkaError.TOPIC_ALREADY_EXISTS:
+                return topics.topic_id(admin, topic)
+            if code in UNDECIDED:
+                return None
+            raise
+
+    topic_id = until(f"topic {topic}", created, HANGS_S)
     case = Case(stack, topic, partitions, topic_id, Ledger(), admin, bootstrap)
     if history:
         case.write(history * partitions, "history")
@@ -522,7 +550,7 @@ def held_in_phases(
 
 @contextmanager
 def killed(stack: Stack, *programs: str) -> Iterator[None]:
-    """The programs are killed and stay away inside."""
+    """The programs are killed and stay away inside. When it is over clients are led to them."""
     for program in programs:
         stack.kill(program, restart=False)
     try:
@@ -533,6 +561,10 @@ def killed(stack: Stack, *programs: str) -> Iterator[None]:
             stack.start(program, wait=False)
         for program in programs:
             stack.wait_ready(program)
+        for program in programs:
+            kind, _, node = program.partition("-")
+            if kind in ("kafka", "gateway"):
+                until_named(stack, int(node))
 
 
 def leader_of(stack: Stack, topic: str, partition: int, *, avoid: int = -1) -> tuple[int, int]:
@@ -545,7 +577,7 @@ def leader_of(stack: Stack, topic: str, partition: int, *, avoid: int = -1) -> t
             if node != avoid
             for host, port in [address.rsplit(":", 1)]
         ]
-        async with KafkaCluster(bootstrap, client_id="leader-of", timeout_ms=5000) as cluster:
+        async with KafkaCluster(bootstrap, client_id="leader-of", timeout_ms=30_000) as cluster:
             layout = await KafkaObserver(cluster).partition(topic, partition)
             return layout.leader, layout.leader_epoch if layout.leader >= 0 else -1
 

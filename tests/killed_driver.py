@@ -95,9 +95,14 @@ def killed_at(stack: Stack, step: Step, *arguments: str, **settings: str) -> Non
         finally:
             kill_nine(driver)
         if not step.commits:
-            for pid in waiting(holder):
-                holder.execute("SELECT pg_terminate_backend(%s)", [pid])
-            until("the write to be undone", lambda: not waiting(holder))
+            until("the write to be undone", lambda: ended(holder))
+
+
+def ended(holder: psycopg.Connection) -> bool:
+    """Whoever comes to the step only now, too: its executors were asked later."""
+    for pid in waiting(holder):
+        holder.execute("SELECT pg_terminate_backend(%s)", [pid])
+    return not waiting(holder)
 
 
 def reached(holder: psycopg.Connection, driver: subprocess.Popen[bytes]) -> bool:

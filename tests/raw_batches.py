@@ -20,7 +20,7 @@ def raw_batches(stack: Stack, topic: str, partition: int, offset: int, end: int)
 
     async def ask() -> list[bytes]:
         at, batches = offset, []
-        async with KafkaCluster([(host, int(port))], client_id="raw", timeout_ms=5_000) as cluster:
+        async with KafkaCluster([(host, int(port))], client_id="raw", timeout_ms=60_000) as cluster:
             node = next(iter(stack.endpoints.gateways))
             while at < end:
                 piece = await LogReader(cluster).fetch(

@@ -308,7 +308,7 @@ def test_airflow_opens_nothing_beyond_loopback_and_wants_a_password(
     airflow = [name for name in running.programs if name.startswith("airflow-")]
     listening = {address for name in airflow for address in listens(running.pid(name))}
     assert listening == {LOOPBACK}
-    assert httpx.get(f"{api.url}/api/v2/dags").status_code == 401
+    assert httpx.get(f"{api.url}/api/v2/dags", timeout=60).status_code == 401
     assert api.import_errors() == []
 
 

@@ -154,7 +154,7 @@ async def test_a_retry_while_the_first_call_still_runs_waits_for_its_outcome(
             for _ in range(2)
         ]
         waiting = 0
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while waiting < 2:
                 cursor = await blocker.execute(
                     "SELECT count(*) FROM pg_stat_activity "

@@ -218,7 +218,7 @@ async def test_an_append_in_flight_at_the_closing_is_told_at_once_and_before_the
 
 
 async def until_acknowledged(scene: Scene, log: TopicIdPartition, generation: int) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             entries = await scene.plane.quiesce_barrier(log, generation)
             if all(entry.acknowledged for entry in entries):

@@ -554,7 +554,7 @@ def test_a_claim_is_held_while_its_segment_is_built_and_another_attempt_waits_fo
 
     def slow() -> list[MergeOutcome]:
         return list(
-            merge_partition(world.services(store=Slow()), run, order(candidate), claim_ms=3_000)
+            merge_partition(world.services(store=Slow()), run, order(candidate), claim_ms=10_000)
         )
 
     with (
@@ -563,10 +563,10 @@ def test_a_claim_is_held_while_its_segment_is_built_and_another_attempt_waits_fo
     ):
         first = pool.submit(slow)
         assert ahead.wait(60)
-        another = merge_partition(world.services(), uuid4(), order(candidate), claim_ms=3_000)
+        another = merge_partition(world.services(), uuid4(), order(candidate), claim_ms=10_000)
         assert list(another) == [], "another run waits for nobody"
         again = list(
-            merge_partition(world.services(Looking()), run, order(candidate), claim_ms=3_000)
+            merge_partition(world.services(Looking()), run, order(candidate), claim_ms=10_000)
         )
         assert [o.ended for o in first.result(60)] == [Ended.DONE]
     assert again == []

@@ -71,7 +71,7 @@ async def test_connecting_while_postgres_is_down_fails_in_the_calls_only(
 async def test_a_call_that_waits_for_a_lock_ends_at_the_statement_timeout(
     database: Database,
 ) -> None:
-    settings = database.settings(postgres_statement_timeout_ms=200)
+    settings = database.settings(postgres_statement_timeout_ms=1_000)
     async with connect(settings, application_name="test") as plane:
         scene = PostgresScene(plane, database.dsn)
         scene.clear()

@@ -80,7 +80,7 @@ async def test_a_call_that_was_given_up_is_not_cancelled_in_postgres(
     pool = Pool(settings, f"given-up-by-{given_up_by}")
     await pool.open()
     await connect_all(pool, database.dsn, f"given-up-by-{given_up_by}", 1)
-    pool._call_timeout_s = 0.3 if given_up_by == "timeout" else 60.0
+    pool._call_timeout_s = 1.0 if given_up_by == "timeout" else 60.0
     with held_lock(database.dsn) as holder:
         call = asyncio.create_task(pool.fetch(LOCK_AND_MARK, retry=False))
         await until(lambda: waiting(holder, f"given-up-by-{given_up_by}") == 1)
@@ -99,7 +99,7 @@ async def test_what_is_left_behind_never_outnumbers_the_pool(database: Database)
     pool = Pool(database.settings(postgres_pool_size=2), "left-behind")
     await pool.open()
     await connect_all(pool, database.dsn, "left-behind", 2)
-    pool._call_timeout_s = 0.3
+    pool._call_timeout_s = 1.0
     with held_lock(database.dsn) as holder:
         calls = [pool.fetch(LOCK_AND_MARK, retry=False) for _ in range(6)]
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
@@ -118,7 +118,7 @@ async def test_a_connection_whose_call_never_ends_is_dropped_without_a_word(
     pool = Pool(database.settings(postgres_pool_size=2), "dropped")
     await pool.open()
     await connect_all(pool, database.dsn, "dropped", 2)
-    pool._call_timeout_s = 0.3
+    pool._call_timeout_s = 1.0
     with held_lock(database.dsn) as holder:
         stuck = [pool.fetch(LOCK_AND_MARK, retry=False) for _ in range(2)]
         await asyncio.gather(*stuck, return_exceptions=True)

@@ -225,8 +225,9 @@ def held_before_tracking(case: Case) -> Iterator[None]:
 def tracking_waits(case: Case) -> bool:
     with psycopg.connect(case.superuser_dsn, autocommit=True) as connection:
         waits = connection.execute(
-            "SELECT count(*) FROM pg_locks"
+            "SELECT count(*) FROM pg_locks JOIN pg_stat_activity USING (pid)"
             " WHERE NOT granted AND relation = 'tideline.topics'::regclass"
+            " AND query LIKE '%begin_tracking%'"
         ).fetchone()
     return waits is not None and waits[0] > 0
 

@@ -130,7 +130,9 @@ def test_a_gateway_that_dies_takes_no_diskless_partition_away(stack: Stack) -> N
             until("another leader", lambda: named_leader(stack, topic) not in (leader, -1))
             assert produced(stack, topic, numbered(20, 20)) == list(range(20, 40))
             assert consumed(stack, topic, lambda found: len(found) >= 40) == numbered(0, 40)
-            java(stack, PRODUCER, topic, lines=numbered(40, 10))
+            # By default it gives a record up after four tries of 1.5 s, and says nothing of it.
+            patient = ("--request-timeout-ms", "60000")
+            java(stack, PRODUCER, topic, *patient, lines=numbered(40, 10))
             options = ("--partition", "0", "--offset", "earliest", "--max-messages", "50")
             assert java(stack, CONSUMER, topic, *options, lines=[]) == numbered(0, 50)
             assert leader_of(stack, topic, 0) == (leader, epoch), "Kafka has elected nobody"

@@ -164,7 +164,7 @@ class Log:
 
         def led() -> bool:
             try:
-                return self.fetch(0) not in (b"", ErrorCode.not_leader_or_follower)
+                return isinstance(told := self.fetch(0), bytes) and told != b""
             except KafkaUnavailable:
                 return False
 

@@ -100,8 +100,8 @@ def test_a_promotion_that_lost_nothing_is_gone_along_with_in_the_middle_of_traff
         killed = time.monotonic()
         until("produces to wait", lambda: gateway.metric("inkless_wal_buffered_bytes") > 0)
         until("the lease to lapse", lambda: not gateway.metric("inkless_gateway_lease_valid"))
+        promoted = time.monotonic()  # before: it is over before it is told
         stack.promote()
-        promoted = time.monotonic()
         case.until_acknowledged(80)
         told = [ack for ack in case.ledger.acknowledgements(0) if ack.at > killed]
         late = [ack for ack in told if ack.at > promoted]

@@ -18,7 +18,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.harness import until
+from tests.harness import LASTING_SESSION, until
 from tideline.demo.patience import Patience
 from tideline.stack import Stack
 
@@ -142,6 +142,7 @@ class Load:
                 "isolation.level": "read_committed",
                 "enable.auto.commit": True,
                 "auto.commit.interval.ms": 500,
+                **LASTING_SESSION,
             }
         )
         self._clients.append(consumer)
@@ -171,6 +172,9 @@ class Load:
         return told - self.consumed.keys()
 
     def _look(self) -> None:
+        """Where its connection was handed over librdkafka gives up a request, once: the next one
+        goes to whom it was handed over to."""
+        given_up = False
         while not self.stopping.is_set():
             try:
                 self._admin.list_topics(timeout=LOOK_S)
@@ -179,8 +183,11 @@ class Load:
             except KafkaException as error:
                 if error.args[0].code() not in GIVEN_UP:
                     raise
-                self.unanswered.append(str(error))
+                if given_up or error.args[0].code() == KafkaError._TIMED_OUT:
+                    self.unanswered.append(str(error))
+                given_up = True
                 continue
+            given_up = False
             self.looks.append(time.monotonic())
             self.stopping.wait(LOOKS_AGAIN_S)
 

@@ -45,7 +45,7 @@ def read_from_the_start(case: Case, through: int) -> None:
     member.start()
     try:
         until(f"a new reader to pass offset {through}",
-              lambda: ledger.consumed_through(0) >= through, 30.0)  # fmt: skip
+              lambda: ledger.consumed_through(0) >= through)  # fmt: skip
     finally:
         member.stop()
 
@@ -59,7 +59,7 @@ def test_postgres_away_in_this_phase_delays_the_migration_and_nothing_else(
         classic.consume()
         with held_in_phases(stack, "postgres", phases) as held:
             with away(stack, "postgres"):
-                classic.until_acknowledged(40, timeout_s=OUTAGE_S)
+                classic.until_acknowledged(40)
             held.let_go()
             held.each(Case.end_well)
         classic.settle()
@@ -98,7 +98,7 @@ def test_a_gateway_restarted_while_postgres_is_away_serves_from_its_snapshot(sta
             stack.kill(f"gateway-{leader}", restart=False)
             stack.start(f"gateway-{leader}")
             read_from_the_start(case, boundary - 1)
-            classic.until_acknowledged(20, timeout_s=OUTAGE_S)
+            classic.until_acknowledged(20)
         case.until_acknowledged(20)
         classic.settle()
         case.settle()
@@ -127,7 +127,7 @@ def test_classic_traffic_needs_neither_postgres_nor_s3(stack: Stack) -> None:
         case.consume()
         case.until_acknowledged(20)
         with away(stack, "postgres", "s3"):
-            case.until_acknowledged(40, timeout_s=OUTAGE_S)
+            case.until_acknowledged(40)
         case.settle()
 
 

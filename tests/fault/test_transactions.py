@@ -7,7 +7,7 @@ import threading
 import pytest
 from confluent_kafka import KafkaException, Producer
 
-from tests.harness import Case, command, migration_case, until
+from tests.harness import HANGS_S, Case, command, migration_case, until
 from tideline.domain.migration import Phase
 from tideline.stack import Stack
 
@@ -19,10 +19,10 @@ def transactional(case: Case, name: str) -> Producer:
         {
             "bootstrap.servers": case.bootstrap,
             "transactional.id": name,
-            "transaction.timeout.ms": 120_000,
+            "transaction.timeout.ms": 600_000,
         }
     )
-    producer.init_transactions(30)
+    producer.init_transactions(HANGS_S)
     return producer
 
 
@@ -40,8 +40,10 @@ def test_an_open_transaction_delays_the_boundary_and_nothing_else(stack: Stack) 
         case.produce()
         case.until_acknowledged(20)
         case.trigger()
-        reason = until("the reason of the wait", lambda: drain_reason(case))
-        assert f"app-{case.topic}" in reason
+        until(
+            "the reason of the wait to be told",
+            lambda: f"app-{case.topic}" in (drain_reason(case) or ""),
+        )
         case.until_acknowledged(40)
         assert case.boundaries() == [-1]
         application.commit_transaction(30)

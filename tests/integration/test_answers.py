@@ -9,6 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 
 import pytest
@@ -34,6 +36,10 @@ RECORDS = 20
 ROLES = (Role.NO_REPLICA, Role.FOLLOWER, Role.LEADER)
 """In the order of the questions: who may delete comes last."""
 HOLD_MS = 300_000
+WHEN_LAPSED = {
+    KafkaErrorCode.NOT_LEADER_OR_FOLLOWER.name,
+    KafkaErrorCode.REQUEST_TIMED_OUT.name,
+}
 ASKED = [asked for asked in Asked if asked is not Asked.FETCH_GAP]
 COORDINATORS = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 
@@ -81,7 +87,7 @@ class Held(Migration):
 
         def said() -> bool:
             answer = self.at_gateway(case.role, case.asked, number).error
-            assert answer in {code.name, KafkaErrorCode.NOT_LEADER_OR_FOLLOWER.name}, case
+            assert answer in {code.name, *WHEN_LAPSED}, case
             return answer == code.name
 
         until(f"{code.name} to {case}", said)
@@ -100,6 +106,7 @@ class Held(Migration):
     def _filled(self, number: int) -> bool:
         leader = self.stack.endpoints.brokers[self.nodes[number][Role.LEADER]]
         message = request(Asked.PRODUCE, self.name, number, self.places(number), records(RECORDS))
+        message = replace(message, timeout=timedelta(seconds=60))
         answer = told(Asked.PRODUCE, ask(leader, message)).error
         # A broker that has just been named leader may not know it yet.
         assert answer in {"NONE", "NOT_LEADER_OR_FOLLOWER", "UNKNOWN_TOPIC_OR_PARTITION"}

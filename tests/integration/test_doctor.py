@@ -28,27 +28,37 @@ def doctor(stack: Stack, **other: str) -> tuple[int, dict[str, Any]]:
     return code, {c["check"]: c for c in found["checks"] if c["verdict"] != "ok"}
 
 
+def alone(stack: Stack, *checks: str, **other: str) -> tuple[int, dict[str, Any]]:
+    """What it says once these are all that fail: one gateway's renewal may be late for once."""
+
+    def said() -> tuple[int, dict[str, Any]] | None:
+        code, wrong = doctor(stack, **other)
+        return (code, wrong) if set(wrong) == set(checks) else None
+
+    return until(f"{', '.join(checks) or 'nothing'} to fail", said, HANGS_S)
+
+
 def test_a_whole_stack_has_nothing_that_fails(stack: Stack) -> None:
-    code, wrong = doctor(stack)
-    assert (code, wrong) == (ExitCode.OK, {})
+    assert alone(stack) == (ExitCode.OK, {})
 
 
 def test_a_dead_gateway_is_named_with_what_to_do(stack: Stack) -> None:
     with killed(stack, "gateway-2"):
-        code, wrong = doctor(stack)
+        code, wrong = alone(stack, "gateway 2")
     assert code == ExitCode.FAILED
-    assert set(wrong) == {"gateway 2"}
     assert "does not renew its lease" in wrong["gateway 2"]["found"]
     assert "tideline gateway retire 2" in wrong["gateway 2"]["remedy"]
 
 
 def test_what_cannot_be_reached_fails_its_own_check_alone(stack: Stack) -> None:
     nowhere = "127.0.0.1:9"
-    code, wrong = doctor(
-        stack, TIDELINE_TEMPORAL_ADDRESS=nowhere, TIDELINE_S3_ENDPOINT=f"http://{nowhere}"
+    code, wrong = alone(
+        stack,
+        *("temporal", "object store", "installation"),
+        TIDELINE_TEMPORAL_ADDRESS=nowhere,
+        TIDELINE_S3_ENDPOINT=f"http://{nowhere}",
     )
     assert code == ExitCode.FAILED
-    assert set(wrong) == {"temporal", "object store", "installation"}
     assert nowhere in wrong["temporal"]["found"]
     assert "TIDELINE_S3_ENDPOINT" in wrong["object store"]["remedy"]
 
@@ -60,10 +70,13 @@ def test_a_bucket_that_is_not_there_is_named(stack: Stack) -> None:
 
 
 def test_a_gateway_says_why_it_is_not_ready(stack: Stack) -> None:
-    assert told(stack, "ready") == (200, [])
+    until("gateway 2 to be ready", lambda: told(stack, "ready") == (200, []))
     with killed(stack, "kafka-2"):
-        until("gateway 2 not to be ready", lambda: told(stack, "ready")[0] == 503)
-        assert "broker does not answer" in told(stack, "ready")[1][0]
+        until(
+            "gateway 2 to miss its broker",
+            lambda: any("broker does not answer" in why for why in told(stack, "ready")[1]),
+        )
+        assert told(stack, "ready")[0] == 503
         assert told(stack, "health") == (200, []), "a restart would mend nothing"
     until("gateway 2 to be ready again", lambda: told(stack, "ready") == (200, []))
 
@@ -81,8 +94,12 @@ def told(stack: Stack, page: str) -> tuple[int, list[str]]:
 def test_a_gateway_tells_what_it_believes(stack: Stack) -> None:
     where = stack.endpoints.metrics["gateway-1"]
     with migration_case(stack, name="believed", history=20, partitions=2) as case:
-        told = json.loads(shown(stack, where, "--topic", case.topic))
-        assert (told["ready"], told["lease"], told["topic"]) == (True, "held", None)
+
+        def believes() -> bool:
+            told = json.loads(shown(stack, where, "--topic", case.topic))
+            return (told["ready"], told["lease"], told["topic"]) == (True, "held", None)
+
+        until("the gateway to hold its lease", believes)
         case.trigger()
         case.until_ready()
         b0 = case.boundaries()

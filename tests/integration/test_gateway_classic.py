@@ -187,7 +187,7 @@ def test_transactions_commit_and_abort(bootstrap: str, topic: str) -> None:
     for value, end in ((b"aborted", "abort"), (b"committed", "commit")):
         producer.begin_transaction()
         producer.produce(topic, value)
-        producer.flush(20)
+        producer.flush(60)
         if end == "abort":
             producer.abort_transaction(20)
         else:
@@ -207,14 +207,14 @@ def test_kafka_python_produces_and_consumes(bootstrap: str, topic: str) -> None:
     producer = KafkaProducer(bootstrap_servers=bootstrap, acks="all", compression_type="gzip")
     for n in range(100):
         producer.send(topic, b"%03d" % n)
-    producer.flush(20)
+    producer.flush(60)
     producer.close()
     consumer = KafkaConsumer(
         topic,
         bootstrap_servers=bootstrap,
         group_id=f"kp-{topic}",
         auto_offset_reset="earliest",
-        consumer_timeout_ms=15_000,
+        consumer_timeout_ms=60_000,
     )
     found = []
     for record in consumer:
@@ -231,6 +231,7 @@ def test_the_java_console_tools_produce_and_consume(bootstrap: str, topic: str) 
         tool_command(
             "org.apache.kafka.tools.ConsoleProducer",
             *("--bootstrap-server", bootstrap, "--topic", topic),
+            *("--request-timeout-ms", "60000"),
         ),
         input=lines,
         text=True,
@@ -274,7 +275,7 @@ def test_offsets_are_found_by_time(bootstrap: str, topic: str) -> None:
     producer = Producer({"bootstrap.servers": bootstrap})
     for n in range(10):
         producer.produce(topic, b"x", partition=0, timestamp=first + n)
-    producer.flush(20)
+    producer.flush(60)
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "times"})
     (found,) = consumer.offsets_for_times([TopicPartition(topic, 0, first + 5)], timeout=10)
     consumer.close()

@@ -170,6 +170,7 @@ def test_the_java_tools_produce_and_consume(bootstrap: str, topic: str) -> None:
             topic,
             "--compression-codec",
             "zstd",
+            *("--request-timeout-ms", "60000"),
         ),
         input="\n".join(lines) + "\n",
         text=True,
@@ -369,7 +370,7 @@ def test_an_outage_of_a_store_costs_time_and_no_record(
             stop.wait(0.05)
         stack.stop(part)
         # What was on its way when it stopped is told first.
-        during = until_still("acknowledgements", lambda: len(acknowledged), 1.0)
+        during = until_still("acknowledgements", lambda: len(acknowledged), 6.0)
         stop.wait(OUTAGE_S)
         assert len(acknowledged) == during, "the outage was one"
         stack.start(part)

@@ -7,12 +7,20 @@ that its status names; B0 carries the epoch of the leader that was looked at las
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
 from kio.schema.errors import ErrorCode
 
 from tests.harness import (
@@ -31,8 +39,8 @@ from tideline.stack import Stack
 
 OK = ErrorCode.none
 PATIENCE = timedelta(seconds=30)
-HOLD_MS = "60000"
-"""Of a quiesce: replicas are moved inside it."""
+HOLD_S = 60
+"""Of a quiesce: replicas are moved inside it, on a machine that is not too busy."""
 
 
 def reassign(asked: Doors, topic: str, replicas: Sequence[int]) -> None:
@@ -105,15 +113,19 @@ def test_replicas_and_leaders_move_in_every_state_and_the_migration_ends(
         case.until_acknowledged(20)
         stop = Breakpoint(case.superuser_dsn, case.topic_id, phase)
         try:
-            command(stack, "migrate", case.topic, "--quiesce-hold-ms", HOLD_MS, wait=True)
+            command(
+                stack, "migrate", case.topic, "--quiesce-hold-ms", str(HOLD_S * 1000), wait=True
+            )
             stop.wait_until_hit()
+            hit = time.monotonic()
             before = case.boundaries()
             inside = phase in (Phase.ROLL_AND_FLUSH, Phase.SEED_AND_PERSIST)
             assert quiesced(case, 0) == inside
             assert (before == [-1]) == (phase is not Phase.ZOMBIE_CLEANUP)
             epoch = move_twice(stack, case)
             assert case.boundaries() == before
-            assert quiesced(case, 0) == inside, "it was moved where this test says"
+            outlasted = time.monotonic() - hit > HOLD_S - 10
+            assert outlasted or quiesced(case, 0) == inside, "it was moved where this test says"
         finally:
             stop.release()
         (boundary,) = case.until_crossed()
@@ -139,6 +151,7 @@ def slow_reassignment(stack: Stack, case: Case, plan: Path) -> Iterator[None]:
             "--bootstrap-server", case.bootstrap, "--reassignment-json-file", str(plan), *how,
         )  # fmt: skip
 
+    throttle(case, stack.endpoints.kafka_bootstrap, stack.endpoints.brokers)
     reassignment("--execute", "--throttle", "1")
     try:
         assert underway_everywhere(stack, case) == [([1, 2, 3], [3], [1])]
@@ -148,6 +161,26 @@ def slow_reassignment(stack: Stack, case: Case, plan: Path) -> Iterator[None]:
         until("replicas at 3 and 2", lambda: layout(stack, case).replicas == (3, 2))
         assert "completed" in reassignment("--verify")  # and takes the throttle away
     assert underway_everywhere(stack, case) == []
+
+
+def throttle(case: Case, bootstrap: str, brokers: Iterable[int]) -> None:
+    """As the tool sets it, and already exceeded by what is replicated: else a new replica may have
+    everything with its first fetch."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    wanted = [(ResourceType.TOPIC, case.topic, "replicas", "*")]
+    wanted += [(ResourceType.BROKER, str(node), "rate", "1") for node in brokers]
+    for kind, name, what, value in wanted:
+        entries = [
+            ConfigEntry(
+                f"{side}.replication.throttled.{what}",
+                value,
+                incremental_operation=AlterConfigOpType.SET,
+            )
+            for side in ("leader", "follower")
+        ]
+        resource = ConfigResource(kind, name, incremental_configs=entries)
+        admin.incremental_alter_configs([resource])[resource].result(60)
+    case.until_acknowledged(20)
 
 
 def underway_everywhere(stack: Stack, case: Case) -> list[tuple[list[int], list[int], list[int]]]:
@@ -193,10 +226,10 @@ def test_replicas_that_move_when_the_boundary_is_set_are_waited_for_by_name(
                 (boundary,) = case.until_crossed()
 
                 def waits() -> bool:
-                    """What `tideline status` shows, while it is true."""
+                    """What `tideline status` shows, while it is true. Nothing is appended to Kafka
+                    any more: after some seconds the throttle lets the replica have the rest."""
                     why = case.waiting_reason(Phase.ZOMBIE_CLEANUP) or ""
-                    moving = underway_everywhere(stack, case) == [([1, 2, 3], [3], [1])]
-                    return moving and f"replicas [3] do not reach B0 = {boundary}" in why
+                    return f"replicas [3] do not reach B0 = {boundary}" in why
 
                 until("the reason of the wait", waits)
                 case.until_acknowledged(20)

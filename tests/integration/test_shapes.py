@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
-from tests.harness import Case, migration_case
+from tests.harness import Case, migration_case, until
 from tideline.stack import Stack
 
 pytestmark = [pytest.mark.integration]
@@ -126,7 +126,14 @@ def write_every_kind(case: Case) -> list[Record]:
 def read_counts(case: Case) -> range:
     """The offsets that exist, by the stock client's watermarks."""
     consumer = Consumer({"bootstrap.servers": case.bootstrap, "group.id": "watermarks"})
-    low, high = consumer.get_watermark_offsets(TopicPartition(case.topic, 0), 30)
+
+    def told() -> tuple[int, int] | None:
+        try:
+            return consumer.get_watermark_offsets(TopicPartition(case.topic, 0), 30)
+        except KafkaException:  # its leader may not have its log yet
+            return None
+
+    low, high = until("the ends of the log", told)
     consumer.close()
     return range(low, high)
 

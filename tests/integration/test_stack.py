@@ -227,7 +227,10 @@ def test_a_killed_program_comes_back_unless_told_otherwise(used_home: Path) -> N
 def test_a_suspended_program_answers_again_after_its_resumption(used_home: Path) -> None:
     stack = Stack.up(used_home, parts=SMALL)
     stack.suspend("postgres")
-    assert psutil.Process(stack.pid("postgres")).status() == psutil.STATUS_STOPPED
+    until(
+        "it to stand still",
+        lambda: psutil.Process(stack.pid("postgres")).status() == psutil.STATUS_STOPPED,
+    )
     still = r"postgres is not ready after \d s, and it makes no progress"
     with pytest.raises(StackError, match=still):
         stack.wait_ready("postgres", within_s=1)
@@ -241,9 +244,10 @@ def test_a_suspended_program_answers_again_after_its_resumption(used_home: Path)
 def test_down_does_not_wait_for_a_supervisor_that_hangs(
     used_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervision, "ANSWER_TIMEOUT_S", 0.5)
     stack = Stack.up(used_home, parts=SMALL)
-    os.kill(stack.supervisor_pid, signal.SIGSTOP)
+    supervisor = stack.supervisor_pid
+    monkeypatch.setattr(supervision, "ANSWER_TIMEOUT_S", 0.5)
+    os.kill(supervisor, signal.SIGSTOP)
     assert {"supervisord", "postgres", "temporal"} <= set(stack.down().leftovers)
     assert processes_of(used_home) == []
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
+from uuid import uuid4
 
 import httpx
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
@@ -22,7 +23,9 @@ POLL_S = 0.5
 
 
 class AirflowRefused(TidelineError):
-    """The API answered with an error."""
+    """The API answered with an error. ``status``: that of HTTP."""
+
+    status = 0
 
 
 class AirflowApi:
@@ -66,10 +69,14 @@ class AirflowApi:
                 self._client.headers["Authorization"] = f"Bearer {token.json()['access_token']}"
                 answer = self._send(method, path, body, query)
         if not answer.is_success:
-            kind = UnreachableError if answer.is_server_error else AirflowRefused
-            raise kind(
+            told = (
                 f"Airflow at {self.url}: {method} {path}: {answer.status_code} {answer.text[:500]}"
             )
+            if answer.is_server_error:
+                raise UnreachableError(told)
+            refusal = AirflowRefused(told)
+            refusal.status = answer.status_code
+            raise refusal
         return answer.json() if answer.content else None
 
     def _send(
@@ -96,9 +103,18 @@ class AirflowApi:
         self.call("PATCH", f"/dags/{dag}", {"is_paused": paused})
 
     def trigger(self, dag: str, **conf: Any) -> str:
-        """A run by hand; its id."""
-        body = {"logical_date": None, "conf": conf}
-        return str(self.call("POST", f"/dags/{dag}/dagRuns", body)["dag_run_id"])
+        """A run by hand; its id, by which it is asked for once more where no answer came."""
+        run = f"manual__{uuid4()}"
+        body = {"dag_run_id": run, "logical_date": None, "conf": conf}
+        try:
+            self.call("POST", f"/dags/{dag}/dagRuns", body)
+        except UnreachableError:
+            try:
+                self.call("POST", f"/dags/{dag}/dagRuns", body)
+            except AirflowRefused as refusal:
+                if refusal.status != httpx.codes.CONFLICT:
+                    raise
+        return run
 
     def runs(self, dag: str) -> list[dict[str, Any]]:
         """The newest first."""

@@ -21,6 +21,7 @@ from typing import Any
 from tideline.demo.context import DemoContext
 from tideline.demo.later import Later
 from tideline.demo.ledger import Ledger
+from tideline.demo.patience import Patience
 from tideline.demo.report import Check
 from tideline.demo.workload import wait_until_consumed
 from tideline.domain.messages import TopicRef
@@ -129,8 +130,8 @@ class Rehearsal(Later):
 
     def _until_told(self, before: int, patience_s: float = 60.0) -> bool:
         """Whether the producer is told of new records."""
-        end = time.monotonic() + patience_s
-        while time.monotonic() < end:
+        patience = Patience(patience_s)
+        while not patience.over:
             if self.demo.ledger.counts()[0] > before:
                 return True
             time.sleep(0.1)

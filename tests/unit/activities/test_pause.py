@@ -32,6 +32,9 @@ from tideline.kafka.observer import OffsetAnswer, PartitionLayout
 from tideline.kafka.topic_observer import ActiveProducer
 from tideline.migration.connections import CachedObservation
 
+LONG = {"quiesce_hold_ms": 8_000}
+"""Rounds of what is waited for fit into it on any machine."""
+
 
 async def failure_of(call: Any) -> ApplicationError:
     with pytest.raises(ApplicationError) as raised:
@@ -67,7 +70,7 @@ async def test_a_gateway_whose_lease_has_ended_is_fenced_and_passed(world: World
         BarrierEntry(gateway(2), False),
     )
     await world.services.leases.read()
-    result = await quiesce(world.services, world.given())
+    result = await quiesce(world.services, world.given(options=LONG))
     assert result.fenced_gateways == [2]
     assert world.plane.fenced == [2]
     assert result.highest_acknowledged_offset == 10
@@ -197,7 +200,7 @@ async def test_a_follower_that_is_behind_is_waited_for(world: World) -> None:
         kafka.ends[3] = 99 if len(looks) < 3 else 100
 
     world.kafka.before_end = catch_up
-    found = await roll_and_flush(world.services, world.given(generation=1))
+    found = await roll_and_flush(world.services, world.given(generation=1, options=LONG))
     assert found.replicas["3"] == 100
     _, evidence, _ = await world.recorded(Phase.ROLL_AND_FLUSH)
     assert evidence["observations"] == 3

@@ -521,7 +521,7 @@ class World:
         if generation > self.plane.row.generation:
             is_closed = self.plane.row.boundary < 0
             self.plane.row = replace(self.plane.row, generation=generation, quiesced=is_closed)
-        options = MigrationOptions(quiesce_hold_ms=800, **changes.pop("options", {}))
+        options = MigrationOptions(**({"quiesce_hold_ms": 800} | changes.pop("options", {})))
         return PhaseInput(REF, options, **changes)
 
     async def recorded(self, phase: Phase) -> tuple[PhaseStatus, dict[str, Any], str | None]:

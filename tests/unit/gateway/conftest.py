@@ -10,6 +10,7 @@ import uvloop
 
 from tests.unit.gateway import gateway_under_test
 from tests.unit.gateway.gateway_under_test import TRANSPORTS
+from tideline.gateway.transport import server
 
 
 def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
@@ -22,3 +23,15 @@ def each_transport(request: pytest.FixtureRequest) -> Iterator[str]:
     before, gateway_under_test.transport = gateway_under_test.transport, request.param
     yield request.param
     gateway_under_test.transport = before
+
+
+@pytest.fixture
+def no_probe_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the broker is sent is what clients have sent, however long that takes."""
+    monkeypatch.setattr(server, "PROBE_S", 600.0)
+
+
+@pytest.fixture
+def probes(no_probe_meanwhile: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That the broker is back is seen at once."""
+    monkeypatch.setattr(server, "PROBE_S", 0.2)

@@ -310,7 +310,7 @@ def new_incarnation() -> UUID:
     return uuid4()
 
 
-async def until(condition: Callable[[], object], what: str = "it", timeout_s: float = 5.0) -> None:
+async def until(condition: Callable[[], object], what: str = "it", timeout_s: float = 30.0) -> None:
     """Let the loop run until ``condition`` holds."""
     async with asyncio.timeout(timeout_s):
         while not condition():  # noqa: ASYNC110 - what is awaited tells nobody

@@ -83,7 +83,7 @@ async def test_strangers_give_way_and_those_who_have_shown_themselves_stay(
 async def test_a_connection_without_a_complete_request_is_closed_in_time_and_others_stay(
     broker: FakeBroker,
 ) -> None:
-    async with gateway(broker, gateway_first_request_ms="200") as under_test:
+    async with gateway(broker, gateway_first_request_ms="1000") as under_test:
         known = await under_test.connect()
         await answers(known)
         with capture_logs() as logs:

@@ -252,7 +252,7 @@ async def test_an_acknowledgement_waits_for_the_lease_and_is_told_when_it_is_bac
     await asyncio.sleep(0.02)
     assert not passing.done()
     await bench.lease.renew()
-    assert await asyncio.wait_for(passing, 5)
+    assert await asyncio.wait_for(passing, 30)
 
 
 async def test_an_acknowledgement_that_waits_is_dropped_as_soon_as_its_incarnation_is_fenced(
@@ -265,7 +265,7 @@ async def test_an_acknowledgement_that_waits_is_dropped_as_soon_as_its_incarnati
     await asyncio.sleep(0)
     bench.lease.end_incarnation("lapsed")
     with pytest.raises(IncarnationFenced):
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiting, 30)
 
 
 async def test_the_acknowledgement_of_a_fenced_incarnation_is_dropped(bench: Bench) -> None:
@@ -289,7 +289,7 @@ async def test_what_waits_is_decided_by_the_boundary(
     passing = asyncio.create_task(bench.fences.pass_gate(LOG, ticket, last_offset, 5.0))
     await asyncio.sleep(0)
     bench.show(tracked_row(generation=2, boundary=100, boundary_epoch=1))
-    assert await asyncio.wait_for(passing, 5) is told
+    assert await asyncio.wait_for(passing, 30) is told
 
 
 async def test_waiting_at_the_gate_is_bounded(bench: Bench) -> None:

@@ -218,7 +218,7 @@ async def test_a_commit_here_wakes_a_long_poll_at_once() -> None:
     await asyncio.sleep(0)
     assert not waiting.done(), "nothing is there yet that was not"
     watermarks.observe(LOG, 101)
-    assert await asyncio.wait_for(waiting, 5)
+    assert await asyncio.wait_for(waiting, 30)
     await watermarks.close()
 
 
@@ -270,7 +270,7 @@ async def test_a_route_that_changes_wakes_a_long_poll_and_a_reset_suffix_is_forg
     waiting = asyncio.create_task(watermarks.wait({LOG: 120}, 5))
     await asyncio.sleep(0)
     tracking.replace_all([tracked_topic(tracked_row(generation=2))])
-    assert await asyncio.wait_for(waiting, 5)
+    assert await asyncio.wait_for(waiting, 30)
     assert watermarks.known(LOG) == -1
     await watermarks.close()
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.ports import free_port
 from tideline import pages
 from tideline.background import cancel_and_wait, spawn
 from tideline.domain.answers import LeaseState
@@ -78,9 +79,7 @@ async def test_an_event_loop_that_does_not_turn_needs_a_restart(
 
 @pytest.fixture
 def address(standing: Standing) -> Iterator[str]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        where = ("127.0.0.1", int(free.getsockname()[1]))
+    where = ("127.0.0.1", free_port())
     stop = pages.serve(where, standing.pages())
     yield f"http://{where[0]}:{where[1]}"
     stop()

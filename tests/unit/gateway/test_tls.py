@@ -38,7 +38,7 @@ from tideline.settings import GatewaySettings, load
 from tideline.stack.certificates import Authority, Pair
 
 T = TypeVar("T")
-pytestmark = pytest.mark.usefixtures("each_transport")
+pytestmark = pytest.mark.usefixtures("each_transport", "no_probe_meanwhile")
 
 
 @pytest.fixture
@@ -216,6 +216,7 @@ async def test_a_broken_new_pair_is_refused_and_the_old_one_stays(authority: Aut
         after.close()
 
 
+@pytest.mark.usefixtures("probes")
 async def test_a_gateway_that_refuses_connections_meanwhile_shows_the_new_one_later(
     authority: Authority,
 ) -> None:
@@ -242,7 +243,7 @@ def shaking(under_test: Gateway) -> int:
 async def test_handshakes_of_one_address_are_bounded_in_number_and_time(
     authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handshakes, "HANDSHAKE_S", 1.0)
+    monkeypatch.setattr(handshakes, "HANDSHAKE_S", 4.0)
     settings = {
         **shown(authority.issue("gateway")),
         "gateway_max_connections_per_address": "3",
@@ -385,7 +386,7 @@ async def test_tls_1_1_is_refused(authority: Authority) -> None:
     pair = authority.issue("gateway")
     async with FakeBroker(echo) as broker, gateway(broker, **shown(pair)) as under_test:
         with pytest.raises((ssl.SSLError, ConnectionError)):
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 await under_test.connect(old)
 
 
@@ -502,7 +503,7 @@ async def _until_read(
             return step()
         except ssl.SSLWantReadError:
             writer.write(outgoing.read())
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 incoming.write(data := await reader.read(65_536))
             if not data:
                 raise ConnectionResetError from None

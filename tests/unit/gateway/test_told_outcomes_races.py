@@ -71,8 +71,11 @@ async def test_nothing_is_put_after_the_writer_was_closed(
     assert len(bench.store.puts) == puts
 
 
-async def test_a_pause_begins_with_the_last_object(bench: Bench) -> None:
+async def test_a_pause_begins_with_the_last_object(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Else whoever writes twice in 0.75 s would pay for a third object."""
+    monkeypatch.setattr(teller, "TELL_AFTER_S", 60.0)
     await bench.append(0)
     await until(lambda: bench.writer._teller._timer)
     first = bench.writer._teller._timer
@@ -236,7 +239,7 @@ async def test_a_produce_does_not_wait_for_an_object_that_only_tells(
     await bench.append(0)
     bench.store.holds[1] = asyncio.Event()
     await until(lambda: len(bench.store.puts) == 2)
-    assert (await asyncio.wait_for(bench.append(1), 5)).base_offset == 101
+    assert (await asyncio.wait_for(bench.append(1), 30)).base_offset == 101
     bench.store.holds[1].set()
     await until(lambda: len(bench.store.objects) >= 3)
     for body in bench.store.objects.values():

@@ -38,7 +38,7 @@ from tideline.kafka.protocol import (
 )
 from tideline.kafka.wire_guard import MAX_REQUEST_PARTITIONS
 
-pytestmark = pytest.mark.usefixtures("each_transport")
+pytestmark = pytest.mark.usefixtures("each_transport", "no_probe_meanwhile")
 HEARTBEAT, SOME_HANDLED = 12, 13
 
 
@@ -301,6 +301,7 @@ async def test_a_client_that_has_logged_in_at_the_broker_ends_with_that_connecti
         await client.disconnected()
 
 
+@pytest.mark.usefixtures("probes")
 async def test_while_the_broker_is_away_connections_are_refused_and_kept_ones_stay() -> None:
     """Accepting and closing costs a client its retries; a refusal sends it to another broker."""
     async with FakeBroker(echo) as broker, gateway(broker) as under_test:
@@ -323,6 +324,7 @@ async def test_while_the_broker_is_away_connections_are_refused_and_kept_ones_st
             one.close()
 
 
+@pytest.mark.usefixtures("probes")
 async def test_a_gateway_that_starts_before_its_broker_refuses_until_it_is_there() -> None:
     async with FakeBroker(echo) as broker:
         await broker.stop()
@@ -583,13 +585,13 @@ async def test_the_drain_barrier_waits_for_everything_that_was_sent_before() -> 
         await asyncio.sleep(0)
         assert not barrier.done()
         release.set()
-        await asyncio.wait_for(barrier, 5)
+        await asyncio.wait_for(barrier, 30)
         order = [h.api_key for h in broker.received if h.client_id != "tideline-gateway-probe"]
         assert order == [HEARTBEAT, 0, 18]
         assert await client.receive(), "the barrier's own answer goes to nobody"
         broken = connection.drain_barrier()
         broker.hang_up()
-        await asyncio.wait_for(asyncio.ensure_future(broken), 5)
+        await asyncio.wait_for(asyncio.ensure_future(broken), 30)
         client.close()
 
 
@@ -669,7 +671,7 @@ async def test_a_client_that_has_cut_off_its_connection_ends_no_gateway_that_han
         until_cut_off(*ports)
         served.hand_over("it moves")
         assert served.has_ended
-        await asyncio.wait_for(served.gone, 5)
+        await asyncio.wait_for(served.gone, 30)
 
 
 def until_cut_off(here: int, there: int) -> None:

@@ -102,7 +102,7 @@ async def test_a_connection_whose_login_lapses_is_replaced_before_it_does() -> N
     async def answer(header: RequestHeader, frame: bytes) -> bytes:
         return encode_response(metadata({1: broker.address}), header.correlation_id)
 
-    told = SaslBroker(answer, lifetime_ms=250)
+    told = SaslBroker(answer, lifetime_ms=1_500)
     async with FakeBroker(told) as broker:
         security = login("SCRAM-SHA-256")
         async with KafkaCluster([broker.address], security=security) as cluster:

@@ -119,7 +119,7 @@ def test_the_bound_on_readiness_names_what_was_awaited() -> None:
     part.refusals = 10_000
     since = time.monotonic()
     with pytest.raises(
-        StackError, match="slow is not ready after 0 s, and it makes no progress: still asleep"
+        StackError, match=r"slow is not ready after \d+ s, and it makes no progress: still asleep"
     ):
         await_ready(
             part,
@@ -139,7 +139,7 @@ def test_a_part_that_is_given_up_though_it_works_is_not_said_to_stand_still(
     part.refusals = 10_000
     used = itertools.count()
     with pytest.raises(
-        StackError, match="busy is not ready after 1 s, though the start makes progress"
+        StackError, match=r"busy is not ready after \d+ s, though the start makes progress"
     ):
         await_ready(
             part,

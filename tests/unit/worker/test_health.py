@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 
 import pytest
 
+from tests.ports import free_port
 from tideline import pages
 from tideline.errors import UnreachableError, UsageError
 from tideline.worker import app
@@ -18,9 +18,7 @@ from tideline.worker.health import Health
 
 @pytest.fixture
 def address() -> tuple[str, int]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return "127.0.0.1", free.getsockname()[1]
+    return "127.0.0.1", free_port()
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sysconfig
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 from uuid import uuid4
 
@@ -15,7 +16,8 @@ from temporalio.common import SearchAttributeKey
 from temporalio.testing import WorkflowEnvironment
 
 from tests.unit.workflows.world import World
-from workflows import reporting
+from tideline.domain.migration import Phase
+from workflows import phases, reporting
 
 KEYS: list[SearchAttributeKey[int] | SearchAttributeKey[str]] = [
     reporting.PHASE,
@@ -69,6 +71,12 @@ async def server() -> AsyncIterator[WorkflowEnvironment]:
 @pytest.fixture
 def client(skipping: WorkflowEnvironment) -> Client:
     return skipping.client
+
+
+@pytest.fixture
+def one_try(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine does not make two tries of one, of a phase that is tried for a moment."""
+    monkeypatch.setitem(phases.TRIED_IN_PROCESS, Phase.ZOMBIE_CLEANUP, timedelta(seconds=3))
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from temporalio.client import Client, WorkflowHandle
 from temporalio.testing import WorkflowEnvironment
 
 from tests.unit.workflows.test_steering import partition_status, soon, topic_status
-from tests.unit.workflows.world import World, ended, fails
+from tests.unit.workflows.world import WITHIN_S, World, ended, fails
 from tideline.domain import failures
 from tideline.domain.messages import (
     ABORTED,
@@ -68,7 +68,7 @@ async def waits_because(world: World, client: Client, reason: str) -> None:
 
 async def ends_crossed(handle: WorkflowHandle[Any, Any], permit: int) -> None:
     await handle.signal(Signal.STEER, Steering(permit=permit))
-    assert (await asyncio.wait_for(handle.result(), 40))["outcome"] == CROSSED
+    assert (await asyncio.wait_for(handle.result(), WITHIN_S))["outcome"] == CROSSED
 
 
 async def test_one_that_was_paused_before_its_write_pause_asks_for_another_permit(
@@ -144,13 +144,13 @@ async def test_a_partition_that_an_operator_has_paused_does_not_end(
     held = world.hold(Phase.ZOMBIE_CLEANUP)
     async with world.worker(client):
         handle = await begin(world, client, Steering(permit=1))
-        await asyncio.wait_for(world.reached[Phase.ZOMBIE_CLEANUP].wait(), 20)
+        await asyncio.wait_for(world.reached[Phase.ZOMBIE_CLEANUP].wait(), WITHIN_S)
         await handle.execute_update("pause")
         held.set()
         await waits_because(world, client, PAUSED)
         assert (await partition_status(world, client)).phase == Phase.READINESS
         await handle.execute_update("resume")
-        assert (await asyncio.wait_for(handle.result(), 40))["outcome"] == CROSSED
+        assert (await asyncio.wait_for(handle.result(), WITHIN_S))["outcome"] == CROSSED
 
 
 async def test_producers_that_a_dead_worker_has_parked_go_on_before_anything_is_waited_for(
@@ -161,10 +161,10 @@ async def test_producers_that_a_dead_worker_has_parked_go_on_before_anything_is_
     held = world.hold(Phase.VALIDATE)
     async with world.worker(client):
         handle = await begin(world, client, Steering(permit=1))
-        await asyncio.wait_for(world.reached[Phase.VALIDATE].wait(), 20)
+        await asyncio.wait_for(world.reached[Phase.VALIDATE].wait(), WITHIN_S)
         assert not world.logs[0].quiesced
         held.set()
-        assert (await asyncio.wait_for(handle.result(), 40))["outcome"] == CROSSED
+        assert (await asyncio.wait_for(handle.result(), WITHIN_S))["outcome"] == CROSSED
     assert world.order()[:2] == [TopicActivity.OBSERVE_PARTITION, TopicActivity.REOPEN_PARTITION]
 
 
@@ -207,7 +207,7 @@ async def test_a_run_that_continues_an_aborted_one_tells_the_partitions(
         state.receive(PartitionReport(0, Phase.QUIESCE, "", waits_for=WaitsFor.PERMIT))
         state.aborted = world.aborted = True
         handle = await world.start(client, Continued(state))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(45):
             assert (await handle.result()).outcome == "aborted"
             assert (await partition.result())["outcome"] == ABORTED
 

@@ -11,7 +11,7 @@ from temporalio.client import Client, WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import WorkflowEnvironment
 
-from tests.unit.workflows.world import World, ended, fails
+from tests.unit.workflows.world import WITHIN_S, World, ended, fails
 from tideline.domain import failures
 from tideline.domain.messages import ConfigStage, PartitionStatus, TopicActivity
 from tideline.domain.migration import PHASE_ORDER, PHASES, Phase
@@ -20,6 +20,7 @@ IN_WRITE_PAUSE = [rule.phase for rule in PHASES if rule.inside_write_pause]
 OUTSIDE = [phase for phase in PHASE_ORDER if phase not in IN_WRITE_PAUSE]
 
 
+@pytest.mark.usefixtures("one_try")
 @pytest.mark.parametrize("phase", PHASE_ORDER)
 async def test_a_phase_is_tried_again_when_a_part_does_not_answer(
     world: World, client: Client, phase: Phase
@@ -31,6 +32,7 @@ async def test_a_phase_is_tried_again_when_a_part_does_not_answer(
     assert world.count(phase) == 4
 
 
+@pytest.mark.usefixtures("one_try")
 @pytest.mark.parametrize("phase", OUTSIDE)
 async def test_a_wait_goes_on_until_its_condition_holds(
     world: World, client: Client, phase: Phase
@@ -122,7 +124,7 @@ async def test_a_boundary_reset_after_the_seal_opens_the_classic_log_before_the_
     async with world.worker(client):
         running = asyncio.ensure_future(world.run(client))
         sealed = world.reached[f"{TopicActivity.RECONCILE_CONFIGS}:{ConfigStage.ROLLING}"]
-        await asyncio.wait_for(sealed.wait(), 60)
+        await asyncio.wait_for(sealed.wait(), WITHIN_S)
         cleanup.set()
         outcome = await running
     assert outcome.outcome == "hybrid"

@@ -14,7 +14,7 @@ from temporalio.worker import Replayer
 from tests.replay.test_replay import HISTORIES, recorded
 from tests.temporal_build import BUILD_ID
 from tests.unit.workflows.test_steering import reach, soon
-from tests.unit.workflows.world import World, ended, fails
+from tests.unit.workflows.world import WITHIN_S, World, ended, fails
 from tideline.domain import failures
 from tideline.domain.messages import (
     AbortDecision,
@@ -241,7 +241,7 @@ async def test_an_abort_while_arming_waits_is_heard_by_every_partition(
         handle = await world.start(server.client)
         await reach(world, arming)
         assert (await handle.execute_update("abort", result_type=AbortDecision)).won
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(45):
             # Not the minute after which partitions that do not hear it are left alone.
             assert (await handle.result()).outcome == "aborted"
 
@@ -256,7 +256,7 @@ async def test_tracking_that_cannot_begin_does_not_hold_an_abort_up(
         handle = await world.start(server.client)
         await reach(world, TopicActivity.BEGIN_TRACKING)
         await soon(lambda: tried(world))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(WITHIN_S):
             decision = await handle.execute_update("abort", result_type=AbortDecision)
         assert (await ended(handle)).outcome == "aborted"
     assert decision.won

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from temporalio.client import Client
 
 from tests.unit.workflows.world import World
@@ -17,6 +18,7 @@ async def test_a_topic_named_in_one_field_becomes_hybrid(world: World, client: C
     assert outcome.boundaries == {"0": 100, "1": 101, "2": 102}
 
 
+@pytest.mark.usefixtures("one_try")
 async def test_each_partition_goes_through_the_seven_phases_in_order(
     world: World, client: Client
 ) -> None:

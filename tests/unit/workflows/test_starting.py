@@ -14,7 +14,7 @@ from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import UnsandboxedWorkflowRunner
 
 from tests.unit.workflows.test_steering import soon
-from tests.unit.workflows.world import WORKFLOWS, World, ended, fails
+from tests.unit.workflows.world import WITHIN_S, WORKFLOWS, World, ended, fails
 from tideline.domain import failures
 from tideline.domain.messages import (
     CROSSED,
@@ -43,7 +43,7 @@ async def test_a_second_start_joins_the_first(world: World, client: Client) -> N
     held = world.hold(Phase.DRAIN_TRANSACTIONS)
     async with world.worker(client):
         first = await world.start(client)
-        await asyncio.wait_for(world.reached[Phase.DRAIN_TRANSACTIONS].wait(), 20)
+        await asyncio.wait_for(world.reached[Phase.DRAIN_TRANSACTIONS].wait(), WITHIN_S)
         second = await world.start(client)
         held.set()
         assert await ended(first) == await ended(second)
@@ -56,9 +56,9 @@ async def test_a_start_from_the_ui_under_any_id_joins_and_returns_the_outcome(
     held = world.hold(Phase.DRAIN_TRANSACTIONS)
     async with world.worker(client):
         first = await world.start(client)
-        await asyncio.wait_for(world.reached[Phase.DRAIN_TRANSACTIONS].wait(), 20)
+        await asyncio.wait_for(world.reached[Phase.DRAIN_TRANSACTIONS].wait(), WITHIN_S)
         by_hand = await world.start(client, workflow_id=f"by-hand-{world.topic}")
-        await asyncio.wait_for(world.reached[TopicActivity.FOLLOW_TOPIC_MIGRATION].wait(), 20)
+        await asyncio.wait_for(world.reached[TopicActivity.FOLLOW_TOPIC_MIGRATION].wait(), WITHIN_S)
         held.set()
         assert await ended(by_hand) == await ended(first)
     assert world.count(Phase.QUIESCE) == 1
@@ -161,7 +161,7 @@ async def test_a_topic_workflow_that_was_terminated_finds_its_place_when_started
     held = world.hold(Phase.ZOMBIE_CLEANUP)
     async with world.worker(client):
         first = await world.start(client)
-        await asyncio.wait_for(world.reached[Phase.ZOMBIE_CLEANUP].wait(), 20)
+        await asyncio.wait_for(world.reached[Phase.ZOMBIE_CLEANUP].wait(), WITHIN_S)
         await first.terminate("a test")
         again = await world.start(client)
         held.set()
@@ -175,7 +175,7 @@ async def test_a_partition_workflow_that_was_terminated_is_started_again(
     held = world.hold(Phase.DRAIN_TRANSACTIONS)
     async with world.worker(client):
         handle = await world.start(client)
-        await asyncio.wait_for(world.reached[Phase.DRAIN_TRANSACTIONS].wait(), 20)
+        await asyncio.wait_for(world.reached[Phase.DRAIN_TRANSACTIONS].wait(), WITHIN_S)
         await client.get_workflow_handle(world.ref.partition_workflow_id(0)).terminate("a test")
         held.set()
         assert (await ended(handle)).outcome == "hybrid"
@@ -207,7 +207,7 @@ async def test_a_worker_of_an_older_version_refuses_a_partition_that_it_would_be
         await soon(refused)
         assert world.calls == []
     async with world.worker(client):
-        outcome = await asyncio.wait_for(handle.result(), 60)
+        outcome = await asyncio.wait_for(handle.result(), WITHIN_S)
     assert outcome["outcome"] == CROSSED
 
 

@@ -62,6 +62,7 @@ async def test_a_running_drain_goes_by_the_options_that_an_operator_gives_it(
         handle = await world.start(client)
         await soon(lambda: drained(world, 0))
         outcome = await configure(handle, open_transactions="abort")
+        await soon(lambda: asked_anew(world))
         world.script[Phase.DRAIN_TRANSACTIONS].clear()
         await ended(handle)
         shown = (await topic_status(handle)).options
@@ -86,6 +87,7 @@ async def test_options_change_past_the_first_b0_for_those_that_have_not_crossed(
         world.script[Phase.DRAIN_TRANSACTIONS] = fails(failures.WAITING, "hangs", times=999)
         await soon(lambda: drained(world, 1))
         await configure(handle, open_transactions="abort")
+        await soon(lambda: asked_anew(world))
         world.script[Phase.DRAIN_TRANSACTIONS].clear()
         outcome = await ended(handle)
     assert outcome.outcome == "hybrid"
@@ -95,6 +97,11 @@ async def test_options_change_past_the_first_b0_for_those_that_have_not_crossed(
 async def drained(world: World, partition: int) -> bool:
     """In process, and once more as a task: then there is a rest."""
     return world.calls.count((Phase.DRAIN_TRANSACTIONS, partition)) > 1
+
+
+async def asked_anew(world: World) -> bool:
+    """Its workflow has heard of the options, which is later than the topic's."""
+    return world.options[-1].open_transactions is OpenTransactionsPolicy.ABORT
 
 
 async def test_what_may_not_change_any_more_is_refused_by_name(

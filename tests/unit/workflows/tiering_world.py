@@ -17,7 +17,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.worker import Worker
 
 from tests.temporal_build import BUILD
-from tests.unit.workflows.world import TOPIC_ID, fails
+from tests.unit.workflows.world import TOPIC_ID, WITHIN_S, fails
 from tideline.domain import failures
 from tideline.domain.messages import (
     TopicActivity,
@@ -164,4 +164,4 @@ class TieringWorld:
 
     async def run(self, client: Client, target: str, **options: Any) -> TieredStorageOutcome:
         handle = await self.start(client, target, **options)
-        return await asyncio.wait_for(handle.result(), 40)
+        return await asyncio.wait_for(handle.result(), WITHIN_S)
