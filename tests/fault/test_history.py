@@ -227,7 +227,7 @@ def tracking_waits(case: Case) -> bool:
         waits = connection.execute(
             "SELECT count(*) FROM pg_locks JOIN pg_stat_activity USING (pid)"
             " WHERE NOT granted AND relation = 'tideline.topics'::regclass"
-            " AND query LIKE '%begin_tracking%'"
+            " AND query LIKE '%begin_migration%'"
         ).fetchone()
     return waits is not None and waits[0] > 0
 
