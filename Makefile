@@ -33,7 +33,7 @@ $(WIRE): wire/Cargo.toml wire/Cargo.lock $(wildcard wire/src/*.rs)
 
 $(STAMP): $(UV) $(WIRE) requirements.lock pyproject.toml
 	@test -x $(BIN)/python || $(UV) venv --quiet --python $(PYTHON) $(VENV)
-	@$(UV) pip sync --quiet --python $(BIN)/python --require-hashes requirements.lock
+	@$(UV) pip sync --quiet --python $(BIN)/python --require-hashes --compile-bytecode requirements.lock
 	@$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@touch $@
 
