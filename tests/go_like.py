@@ -35,11 +35,12 @@ RECORD_S = 300.0
 
 
 class Ended(Exception):
-    """The connection ended. ``answered``: it had answered before."""
+    """The connection ended. ``answered``: it had answered before. ``made``: when it was made,
+    monotonic."""
 
-    def __init__(self, answered: bool) -> None:
+    def __init__(self, answered: bool, made: float) -> None:
         super().__init__()
-        self.answered = answered
+        self.answered, self.made = answered, made
 
 
 class GoLikeProducer:
@@ -53,8 +54,8 @@ class GoLikeProducer:
         self._stop = threading.Event()
         self.refused: list[float] = []
         """When a connection was refused, monotonic."""
-        self.failed: list[tuple[float, str]] = []
-        """When a record was given up, monotonic, and why."""
+        self.failed: list[tuple[str, float, str]] = []
+        """A record that was given up; when the connection was made, monotonic; why."""
 
     def start(self) -> None:
         self._recorder.start(self.name, self._run, self._stop)
@@ -83,13 +84,14 @@ class GoLikeProducer:
             except Ended as ended:
                 self._leave()
                 if not ended.answered:
-                    self._gives_up(f"{value}: the connection ended before its first answer")
+                    why = "the connection ended before its first answer"
+                    self.failed.append((value, ended.made, why))
                     break
             if base is None:
                 time.sleep(PERIOD_S)
         else:
             if base is None:
-                self._gives_up(f"{value}: not told within {RECORD_S:.0f} s")
+                self.failed.append((value, time.monotonic(), f"not told within {RECORD_S:.0f} s"))
         self._recorder.produced(
             Produce(
                 self._recorder.partition, self.name, self._bootstrap, sent, time.monotonic(),
@@ -97,9 +99,6 @@ class GoLikeProducer:
                 base_offset=base, idempotent=False, attempts=max(1, attempts),
             )
         )  # fmt: skip
-
-    def _gives_up(self, why: str) -> None:
-        self.failed.append((time.monotonic(), why))
 
     def _attempt(self, leader: Connection, value: str) -> int | None:
         """Its offset; None after an error that Kafka calls retriable."""
@@ -162,6 +161,7 @@ class Connection:
 
     def __init__(self, address: Address) -> None:
         self._socket = socket.create_connection(address, ANSWER_S)
+        self._made = time.monotonic()
         self._answered = False
         self._correlation = 0
 
@@ -174,7 +174,7 @@ class Connection:
             (size,) = struct.unpack(">i", self._read(4))
             answer = self._read(size)
         except OSError as error:
-            raise Ended(self._answered) from error
+            raise Ended(self._answered, self._made) from error
         self._answered = True
         return decode_response(answer, int(message.__api_key__), int(message.__version__))
 
@@ -182,7 +182,7 @@ class Connection:
         read = b""
         while len(read) < size:
             if not (piece := self._socket.recv(size - len(read))):
-                raise Ended(self._answered)
+                raise Ended(self._answered, self._made)
             read += piece
         return read
 

@@ -50,7 +50,8 @@ SEEMS_DEAD = "no sign of life"
 """So a migration is refused while a gateway's renewals do not reach Postgres for as long as its
 lease lasts, as on a disk that others use."""
 UNDECIDED = (KafkaError.REQUEST_TIMED_OUT, KafkaError._TRANSPORT, KafkaError._TIMED_OUT)
-"""Made or not: librdkafka repeats no admin request that met with a connection that ended."""
+"""Nobody knows whether it was made: whoever asks again finds out. librdkafka repeats no admin
+request that met with a connection that ended."""
 LASTING_SESSION: dict[str, str | int | float | bool] = {"session.timeout.ms": 300_000}
 """Of a group's member: brokers that start one after the other on a busy machine take longer than
 the 45 s after which it gives its partitions up, and reads again what it has read."""
@@ -90,16 +91,23 @@ def until_taken(trigger: Callable[[], object]) -> None:
     """Repeat the config change that ``trigger`` makes while it is refused for a gateway that seems
     dead, or nobody knows whether it was made: right behind a fault that is so."""
 
+    said = ""
+
     def taken() -> bool:
+        nonlocal said
         try:
             trigger()
         except KafkaException as error:
             if SEEMS_DEAD in str(error) or error.args[0].code() in UNDECIDED:
+                said = str(error)
                 return False
             raise
         return True
 
-    until("every gateway to renew its lease", taken)
+    try:
+        until("the config change to be taken", taken, 180.0)
+    except AssertionError as error:
+        raise AssertionError(f"{error}: {said}") from error
 
 
 def counted(stack: Stack, name: str, **labels: str) -> int:
@@ -444,18 +452,23 @@ def migration_case(
     topic = f"{name}-{next(_numbers)}-{time.monotonic_ns() % 1_000_000}"
     replicas = min(3, len(stack.endpoints.gateways))
 
+    undecided = False
+
     def created() -> UUID | None:
+        nonlocal undecided
         try:
+            if undecided and topic in admin.list_topics(timeout=60).topics:
+                return topics.topic_id(admin, topic)
             return topics.create_tiered(
                 admin, topic, partitions, replicas, placed=placed, **configs
             )
         except KafkaException as error:
             code = error.args[0].code()
-            if code == KafkaError.TOPIC_ALREADY_EXISTS:
-                return topics.topic_id(admin, topic)
-            if code in UNDECIDED:
-                return None
-            raise
+            exists = undecided and code == KafkaError.TOPIC_ALREADY_EXISTS
+            if not exists and code not in UNDECIDED:
+                raise
+            undecided = True
+            return None
 
     topic_id = until(f"topic {topic}", created, HANGS_S)
     case = Case(stack, topic, partitions, topic_id, Ledger(), admin, bootstrap)
@@ -561,10 +574,10 @@ def killed(stack: Stack, *programs: str) -> Iterator[None]:
             stack.start(program, wait=False)
         for program in programs:
             stack.wait_ready(program)
-        for program in programs:
-            kind, _, node = program.partition("-")
-            if kind in ("kafka", "gateway"):
-                until_named(stack, int(node))
+    for program in programs:
+        kind, _, node = program.partition("-")
+        if kind in ("kafka", "gateway"):
+            until_named(stack, int(node))
 
 
 def leader_of(stack: Stack, topic: str, partition: int, *, avoid: int = -1) -> tuple[int, int]:

@@ -99,7 +99,7 @@ def killed_at(stack: Stack, step: Step, *arguments: str, **settings: str) -> Non
 
 
 def ended(holder: psycopg.Connection) -> bool:
-    """Whoever comes to the step only now, too: its executors were asked later."""
+    """Whether nobody waits at the step any more. Who comes to it only now is ended, too."""
     for pid in waiting(holder):
         holder.execute("SELECT pg_terminate_backend(%s)", [pid])
     return not waiting(holder)

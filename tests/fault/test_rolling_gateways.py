@@ -49,6 +49,8 @@ class Load:
         """When the admin client was answered."""
         self.unanswered: list[str] = []
         """What it gave up waiting for."""
+        self.handed_over: list[str] = []
+        """What it gave up as its connection ended."""
         self.consumed: Counter[bytes] = Counter()
         self.read_at: list[float] = []
         name = uuid4().hex[:8]
@@ -142,6 +144,7 @@ class Load:
                 "isolation.level": "read_committed",
                 "enable.auto.commit": True,
                 "auto.commit.interval.ms": 500,
+                "group.instance.id": "reader",
                 **LASTING_SESSION,
             }
         )
@@ -185,6 +188,8 @@ class Load:
                     raise
                 if given_up or error.args[0].code() == KafkaError._TIMED_OUT:
                     self.unanswered.append(str(error))
+                else:
+                    self.handed_over.append(str(error))
                 given_up = True
                 continue
             given_up = False
@@ -254,6 +259,7 @@ def away(stack: Stack, load: Load, node: int, leave: Callable[[str], None]) -> I
             ),
         )
         until("the admin client to go on", lambda: load.went(load.looks[-1] > gone))
+        until("the group to go on", lambda: load.went(load.read_at[-1] > gone))
         print(
             f"gateway-{node} left in {gone - began:.1f} s; after {time.monotonic() - gone:.1f} s "
             f"everybody had gone on, {carried(stack, node)} connections carried"
@@ -279,6 +285,7 @@ def test_gateways_restart_one_after_the_other_and_clients_are_told_no_error(stac
                 assert load.wrong == []
         rolled = load.gaps()
         assert load.unanswered == []
+        assert len(load.handed_over) <= 6, "once as a gateway leaves, once as it is back"
         with away(stack, load, 2, lambda name: stack.kill(name, restart=False)):
             assert load.wrong == []
     # As at a broker that is killed: librdkafka waits for the controller that it was told last.

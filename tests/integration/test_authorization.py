@@ -63,6 +63,7 @@ GRANTED = {
 """On every topic that begins with ``m-``; ``nobody`` has no right at all."""
 USERS = ("admin", *GRANTED, "nobody")
 DENIED = "TOPIC_AUTHORIZATION_FAILED"
+NOT_YET_LED = ("not_leader_or_follower", "unknown_topic_or_partition")
 MAY = {
     Asked.PRODUCE: {"writer"},
     Asked.FETCH_PREFIX: {"reader"},
@@ -88,9 +89,6 @@ class World:
     plane: GatewayPlane
     topic_id: UUID
     admin: AdminClient
-
-
-NOT_YET_LED = ("not_leader_or_follower", "unknown_topic_or_partition")
 
 
 @pytest.fixture(scope="module")

@@ -34,8 +34,8 @@ from kafka import KafkaProducer
 from tests.harness import HANGS_S, described, until, until_taken
 from tideline import control_plane
 from tideline.control_plane.model import WatchFinding
-from tideline.demo import topic as topics
 from tideline.demo.patience import Patience
+from tideline.demo.topic import topic_id
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.topic_identity import TopicIdentity
 from tideline.migration.identity import NameCheck, Verdict, check_name, forget
@@ -116,10 +116,6 @@ def requests(stack: Stack, name: str) -> list[tuple[str, UUID]]:
             "SELECT requested_by, topic_id FROM tideline.migration_requests WHERE topic = %s",
             [name],
         ).fetchall()
-
-
-def topic_id(admin: AdminClient, name: str) -> UUID:
-    return topics.topic_id(admin, name)
 
 
 def on_broker(stack: Stack, name: str) -> dict[str, ConfigEntry]:

@@ -29,6 +29,7 @@ from tideline.domain.answers import Role, State
 from tideline.stack import Stack
 
 REFUSED = ErrorCode.topic_authorization_failed
+NOT_YET_LED = (ErrorCode.not_leader_or_follower, ErrorCode.unknown_topic_or_partition)
 SUFFIX = 5
 """Records from B0 on of the partition that is ready."""
 
@@ -45,9 +46,6 @@ def held(stack: Stack) -> Iterator[Held]:
         write(asked, made.nodes[number][Role.LEADER], made.name, number, SUFFIX)
     yield made
     made.admin.delete_topics([made.name])
-
-
-NOT_YET_LED = (ErrorCode.not_leader_or_follower, ErrorCode.unknown_topic_or_partition)
 
 
 def write(asked: Doors, leader: int, topic: str, partition: int, count: int) -> None:

@@ -231,7 +231,7 @@ def test_a_suspended_program_answers_again_after_its_resumption(used_home: Path)
         "it to stand still",
         lambda: psutil.Process(stack.pid("postgres")).status() == psutil.STATUS_STOPPED,
     )
-    still = r"postgres is not ready after \d s, and it makes no progress"
+    still = r"postgres is not ready after \d+ s, and it makes no progress"
     with pytest.raises(StackError, match=still):
         stack.wait_ready("postgres", within_s=1)
     stack.resume("postgres")

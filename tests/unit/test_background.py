@@ -34,7 +34,7 @@ async def test_a_task_that_swallows_cancellations_ends() -> None:
 
     task = asyncio.create_task(stubborn())
     await asyncio.sleep(0)
-    await asyncio.wait_for(cancel_and_wait(task), 30)
+    await asyncio.wait_for(cancel_and_wait(task), 9)
     assert task.done()
     assert swallowed == 3
 
@@ -53,7 +53,7 @@ async def test_a_wait_that_is_over_at_the_moment_of_the_cancellation_does_not_go
         await asyncio.sleep(0)
     heard.set()
     await asyncio.sleep(0)
-    await asyncio.wait_for(cancel_and_wait(task), 30)
+    await asyncio.wait_for(cancel_and_wait(task), 9)
     assert task.cancelled()
 
 
@@ -77,7 +77,7 @@ async def test_the_end_of_what_must_run_on_ends_the_process_with_the_reason() ->
     with watching() as watch:
         keep(broken(), "lease")
         with pytest.raises(BackgroundTaskEnded, match=r"lease ended by ValueError: a row that"):
-            await asyncio.wait_for(watch.until(asyncio.Event()), 30)
+            await asyncio.wait_for(watch.until(asyncio.Event()), 9)
 
 
 async def test_the_process_ends_with_the_exit_code_of_what_ended_it() -> None:
@@ -88,7 +88,7 @@ async def test_the_process_ends_with_the_exit_code_of_what_ended_it() -> None:
         with watching() as watch:
             keep(work(), "leases")
             with pytest.raises(BackgroundTaskEnded) as ended:
-                await asyncio.wait_for(watch.until(asyncio.Event()), 30)
+                await asyncio.wait_for(watch.until(asyncio.Event()), 9)
         assert ended.value.exit_code is code
 
 
@@ -96,7 +96,7 @@ async def test_what_must_run_on_may_not_end_well_either() -> None:
     with watching() as watch:
         keep(asyncio.sleep(0), "poll")
         with pytest.raises(BackgroundTaskEnded, match="poll ended without an error"):
-            await asyncio.wait_for(watch.until(asyncio.Event()), 30)
+            await asyncio.wait_for(watch.until(asyncio.Event()), 9)
 
 
 async def test_vital_work_may_end_by_itself_but_not_by_an_error() -> None:
@@ -110,7 +110,7 @@ async def test_vital_work_may_end_by_itself_but_not_by_an_error() -> None:
         await watch.until(stop)
         spawn(broken(), "commit", vital=True)
         with pytest.raises(BackgroundTaskEnded, match="commit"):
-            await asyncio.wait_for(watch.until(asyncio.Event()), 30)
+            await asyncio.wait_for(watch.until(asyncio.Event()), 9)
 
 
 async def test_what_is_started_by_what_is_watched_is_watched_too() -> None:
@@ -121,7 +121,7 @@ async def test_what_is_started_by_what_is_watched_is_watched_too() -> None:
     with watching() as watch:
         outer = keep(starts_another(), "outer")
         with pytest.raises(BackgroundTaskEnded, match="inner"):
-            await asyncio.wait_for(watch.until(asyncio.Event()), 30)
+            await asyncio.wait_for(watch.until(asyncio.Event()), 9)
         await cancel_and_wait(outer)
 
 

@@ -25,7 +25,9 @@ POLL_S = 0.5
 class AirflowRefused(TidelineError):
     """The API answered with an error. ``status``: that of HTTP."""
 
-    status = 0
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class AirflowApi:
@@ -74,9 +76,7 @@ class AirflowApi:
             )
             if answer.is_server_error:
                 raise UnreachableError(told)
-            refusal = AirflowRefused(told)
-            refusal.status = answer.status_code
-            raise refusal
+            raise AirflowRefused(told, answer.status_code)
         return answer.json() if answer.content else None
 
     def _send(

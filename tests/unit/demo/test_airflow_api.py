@@ -47,3 +47,27 @@ def test_what_airflow_refuses_is_not_repeated() -> None:
     with pytest.raises(AirflowRefused, match="404"):
         api.providers()
     assert list(left) == [200]
+
+
+@pytest.mark.parametrize("answers", [(200,), (500, 200), (500, 409)])
+def test_a_run_is_asked_for_once_more_where_no_answer_came(answers: tuple[int, ...]) -> None:
+    api, left = api_that_answers(*answers)
+    assert api.trigger("dag").startswith("manual__")
+    assert list(left) == []
+
+
+@pytest.mark.parametrize(("answers", "left_over"), [((409,), []), ((404, 200), [200])])
+def test_a_run_that_is_refused_is_not_asked_for_again(
+    answers: tuple[int, ...], left_over: list[int]
+) -> None:
+    api, left = api_that_answers(*answers)
+    with pytest.raises(AirflowRefused):
+        api.trigger("dag")
+    assert list(left) == left_over
+
+
+def test_a_run_that_gets_no_answer_twice_is_given_up() -> None:
+    api, left = api_that_answers(500, 503, 200)
+    with pytest.raises(UnreachableError, match="503"):
+        api.trigger("dag")
+    assert list(left) == [200]

@@ -310,8 +310,9 @@ def new_incarnation() -> UUID:
     return uuid4()
 
 
-async def until(condition: Callable[[], object], what: str = "it", timeout_s: float = 30.0) -> None:
-    """Let the loop run until ``condition`` holds."""
+async def until(condition: Callable[[], object], what: str = "it", timeout_s: float = 9.0) -> None:
+    """Let the loop run until ``condition`` holds. Not for as long as the shortest of the product's
+    own bounds, 10 s: what only that brings about has not come about."""
     async with asyncio.timeout(timeout_s):
         while not condition():  # noqa: ASYNC110 - what is awaited tells nobody
             await asyncio.sleep(0.001)

@@ -61,7 +61,7 @@ class Client:
         await self.writer.drain()
 
     async def receive(self) -> bytes:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(9):
             size = int.from_bytes(await self._reader.readexactly(4), "big")
             return await self._reader.readexactly(size)
 
@@ -74,7 +74,7 @@ class Client:
 
     async def disconnected(self) -> None:
         """Wait until the gateway has closed the connection."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(9):
             try:
                 assert await self._reader.read() == b""
             except (ConnectionError, ssl.SSLError):  # an alert says why

@@ -506,7 +506,7 @@ async def test_new_partitions_are_told_to_the_control_plane_until_it_hears() -> 
         gateway(broker, admin(view, plane)) as g,
     ):
         answer = await ask(g, grow_to(4, "tracked"))
-        await asyncio.wait_for(plane.heard.wait(), 30)
+        await asyncio.wait_for(plane.heard.wait(), 9)
     assert answer.results[0].error_code is ErrorCode.none
     assert plane.said == [("add_partitions", "tracked", 4)]
 
@@ -535,7 +535,7 @@ async def test_a_deleted_topics_id_is_told_by_name_and_by_id() -> None:
             gateway(broker, admin(view, plane)) as g,
         ):
             await ask(g, delete.DeleteTopicsRequest(topics=(asked, classic), timeout=SECONDS))
-            await asyncio.wait_for(plane.heard.wait(), 30)
+            await asyncio.wait_for(plane.heard.wait(), 9)
         assert plane.said == [("delete_topic", TRACKED_ID)]
 
 

@@ -86,13 +86,13 @@ async def test_a_connection_without_a_complete_request_is_closed_in_time_and_oth
     async with gateway(broker, gateway_first_request_ms="1000") as under_test:
         known = await under_test.connect()
         await answers(known)
+        begun = asyncio.get_running_loop().time()
         with capture_logs() as logs:
             silent, half = await under_test.connect(), await under_test.connect()
             half.writer.write(frame(1)[:7])
-            begun = asyncio.get_running_loop().time()
             await silent.disconnected()
             await half.disconnected()
-        assert asyncio.get_running_loop().time() - begun > 0.15
+        assert asyncio.get_running_loop().time() - begun >= 0.9
         told = [line for line in logs if line["event"] == "connection.bound_reached"]
         assert [line["bound"] for line in told] == ["first_request"], "one line for both"
         await answers(known, 2)

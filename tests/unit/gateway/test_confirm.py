@@ -141,4 +141,4 @@ async def test_a_stop_answers_whoever_waits(
     asked.append(asyncio.create_task(confirmations.standing(OTHER)))
     await asyncio.sleep(0)
     await confirmations.close()
-    assert await asyncio.wait_for(asyncio.gather(*asked), 30) == [None, None]
+    assert await asyncio.wait_for(asyncio.gather(*asked), 9) == [None, None]

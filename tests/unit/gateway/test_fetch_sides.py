@@ -186,7 +186,7 @@ async def came_too_late(bench: TrackedBench, log: KafkaLog | None = None) -> Slo
     with mock.patch.object(Room, "take", noted):
         await ask(bench)
         broker.gate.set()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(9):
             await kept.wait()
     broker.answer = has
     return broker
@@ -301,7 +301,7 @@ async def test_a_commit_wakes_a_fetch_that_kafka_holds(bench: TrackedBench) -> N
     before = broker.asked
     await until(lambda: broker.asked > before)
     await appended(bench)
-    answers = await asyncio.wait_for(asking, 30)
+    answers = await asyncio.wait_for(asking, 9)
     assert answers[IN_SUFFIX].offsets == [100]
     broker.gate.set()
 
@@ -312,7 +312,7 @@ async def test_records_of_kafka_wake_a_fetch_that_waits_for_a_commit(bench: Trac
     asking = asyncio.create_task(ask(bench, max_wait_ms=NEVER_MS))
     await until(lambda: len(bench.client.forwarded) > 1)
     bench.client.broker[ApiKey.FETCH] = good
-    assert (await asyncio.wait_for(asking, 30))[IN_PREFIX].offsets == [90]
+    assert (await asyncio.wait_for(asking, 9))[IN_PREFIX].offsets == [90]
 
 
 async def test_the_bytes_of_both_sides_count_together(bench: TrackedBench) -> None:
@@ -327,13 +327,13 @@ async def test_the_bytes_of_both_sides_count_together(bench: TrackedBench) -> No
         )
         return fetched(await bench.ask(message))
 
-    answers = await asyncio.wait_for(both(2 * one), 30)
+    answers = await asyncio.wait_for(both(2 * one), 9)
     assert (answers[IN_SUFFIX].offsets, answers["classic", 0].offsets) == ([100], [5])
     asking = asyncio.create_task(both(2 * one + 1))
     await until(lambda: len(bench.client.forwarded) > 2)
     assert not asking.done()
     await appended(bench)
-    assert (await asyncio.wait_for(asking, 30))[IN_SUFFIX].offsets == [100, 101]
+    assert (await asyncio.wait_for(asking, 9))[IN_SUFFIX].offsets == [100, 101]
 
 
 @pytest.mark.parametrize("fits", [0, 1, 2, 3])
@@ -361,7 +361,7 @@ async def test_a_partition_whose_boundary_becomes_known_goes_over_in_the_middle_
     await until(lambda: len(bench.client.forwarded) > 1)
     bench.show(SUFFIX, PREFIX)
     await bench.ask(produce((TOPIC, 1, record_batch(1))))
-    assert fetched(await asyncio.wait_for(asking, 30))[IN_PREFIX].offsets == [100]
+    assert fetched(await asyncio.wait_for(asking, 9))[IN_PREFIX].offsets == [100]
 
 
 async def test_records_of_kafka_wake_a_fetch_whose_first_look_at_the_suffix_is_not_over(
@@ -373,7 +373,7 @@ async def test_records_of_kafka_wake_a_fetch_whose_first_look_at_the_suffix_is_n
     asking = asyncio.create_task(ask(bench, max_wait_ms=NEVER_MS))
     await until(lambda: len(bench.client.forwarded) > 1)
     bench.client.broker[ApiKey.FETCH] = good
-    answers = await asyncio.wait_for(asking, 30)
+    answers = await asyncio.wait_for(asking, 9)
     assert (answers[IN_PREFIX].offsets, answers[IN_SUFFIX].offsets) == ([90], [])
     assert finding.cancelled == 1
 
@@ -386,7 +386,7 @@ async def test_what_was_read_is_not_held_while_a_client_waits_for_more(bench: Tr
     await until(lambda: len(bench.client.forwarded) > 1)
     assert bench.parts.room.held("answers") == 0
     await appended(bench, 3)
-    assert (await asyncio.wait_for(asking, 30))[IN_SUFFIX].offsets == [100, 101, 102, 103]
+    assert (await asyncio.wait_for(asking, 9))[IN_SUFFIX].offsets == [100, 101, 102, 103]
 
 
 async def ask_for_more(bench: TrackedBench) -> dict[tuple[str, int], Fetched]:
@@ -405,7 +405,7 @@ async def test_records_of_kafka_are_held_in_the_room_while_a_client_waits_for_mo
     assert not asking.done()
     rest = room.left + 1
     room.take("requests", rest)
-    answers = await asyncio.wait_for(asking, 30)
+    answers = await asyncio.wait_for(asking, 9)
     assert answers["classic", 0].offsets == [90], "a full room waits for nobody"
     room.give("requests", rest)
     assert room.held("answers") == 0

@@ -174,7 +174,7 @@ class Bytewise:
                 made = step()
             except ssl.SSLWantReadError:
                 await self.ship()
-                async with asyncio.timeout(30):
+                async with asyncio.timeout(9):
                     data = await self.reader.read(random.randint(1, self.most or 65_536))
                 if data:
                     self._incoming.write(data)

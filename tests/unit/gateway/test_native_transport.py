@@ -268,10 +268,10 @@ async def test_a_broker_that_is_not_reached_keeps_no_place_of_another_connection
     monkeypatch.setattr("tideline.gateway.transport.dialling.ACCEPTED_S", 0.0)
     for _ in range(AT_ONCE + 1):
         with pytest.raises(OSError, match="away"):
-            async with asyncio.timeout(30), dialling.turn(("broker", 1)):
+            async with asyncio.timeout(9), dialling.turn(("broker", 1)):
                 raise OSError("away")
     for _ in range(AT_ONCE + 1):
-        async with asyncio.timeout(30), dialling.turn(("broker", 1)):
+        async with asyncio.timeout(9), dialling.turn(("broker", 1)):
             pass
 
 
@@ -287,7 +287,7 @@ async def test_a_barrier_is_not_reached_by_a_connection_that_the_library_does_no
         assert not barrier.done()
         connection.number = known
         client.close()
-        await asyncio.wait_for(barrier, 30)
+        await asyncio.wait_for(barrier, 9)
 
 
 # -- the copy of what passing goes by

@@ -212,13 +212,13 @@ class Source:
 async def test_a_commit_here_wakes_a_long_poll_at_once() -> None:
     source = Source()
     watermarks = HighWatermarks(source, TrackingView(lambda: True), poll_s=60)
-    waiting = asyncio.create_task(watermarks.wait({LOG: 100}, 5))
+    waiting = asyncio.create_task(watermarks.wait({LOG: 100}, 60))
     await asyncio.sleep(0)
     watermarks.observe(LOG, 100)
     await asyncio.sleep(0)
     assert not waiting.done(), "nothing is there yet that was not"
     watermarks.observe(LOG, 101)
-    assert await asyncio.wait_for(waiting, 30)
+    assert await asyncio.wait_for(waiting, 9)
     await watermarks.close()
 
 
@@ -226,7 +226,7 @@ async def test_commits_elsewhere_are_found_by_one_query_for_all_who_wait() -> No
     source = Source()
     watermarks = HighWatermarks(source, TrackingView(lambda: True), poll_s=0.01)
     source.down = True
-    waiting = [asyncio.create_task(watermarks.wait({LOG: 100}, 5)) for _ in range(20)]
+    waiting = [asyncio.create_task(watermarks.wait({LOG: 100}, 60)) for _ in range(20)]
     await asyncio.sleep(0.03)
     source.down, source.ends = False, {LOG: 105}
     assert all(await asyncio.gather(*waiting))
@@ -267,10 +267,10 @@ async def test_a_route_that_changes_wakes_a_long_poll_and_a_reset_suffix_is_forg
     tracking.replace_all([tracked_topic(tracked_row(boundary=100, boundary_epoch=1))])
     watermarks = HighWatermarks(Source(), tracking, poll_s=60)
     watermarks.observe(LOG, 120)
-    waiting = asyncio.create_task(watermarks.wait({LOG: 120}, 5))
+    waiting = asyncio.create_task(watermarks.wait({LOG: 120}, 60))
     await asyncio.sleep(0)
     tracking.replace_all([tracked_topic(tracked_row(generation=2))])
-    assert await asyncio.wait_for(waiting, 30)
+    assert await asyncio.wait_for(waiting, 9)
     assert watermarks.known(LOG) == -1
     await watermarks.close()
 

@@ -371,7 +371,7 @@ async def test_a_question_of_the_gateways_own_leaves_the_client_its_connection()
         for _ in range(2):
             heard.clear()
             await client.send(encode_request(message, 5, "someone"))
-            await asyncio.wait_for(heard.wait(), 30)
+            await asyncio.wait_for(heard.wait(), 9)
             broker.hang_up()
             assert b"told" in await client.receive()
         client.close()

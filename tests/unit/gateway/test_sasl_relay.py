@@ -358,7 +358,7 @@ async def test_a_renewal_that_is_half_done_holds_up_neither_a_drain_nor_a_stop()
         await asks(client)
         await client.send(handshake(4))
         await client.receive()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(9):
             await under_test.connections.drain()
             client.close()
             await under_test.server.stop(60)

@@ -339,7 +339,7 @@ async def test_a_drain_waits_for_what_was_forwarded_to_a_broker_that_is_stood_in
         assert await heartbeat(await scene.connect(scene.own)) == b"broker 1"
         assert not drained.done()
         scene.kafka.held.set()
-        await asyncio.wait_for(drained, 30)
+        await asyncio.wait_for(drained, 9)
         client.close()
 
 

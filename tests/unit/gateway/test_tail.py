@@ -107,7 +107,7 @@ async def test_what_is_told_of_a_failed_upload_tells_of_the_commits_before_it_to
     bench.store.down = True
     bench.store.holds[1].set()
     with pytest.raises(AppendFailed):
-        await asyncio.wait_for(doomed, 30)
+        await asyncio.wait_for(doomed, 9)
     bench.store.down = False
     await last
     assert entries(bench) == [(0, ["NONE"]), (1, [WITHDRAWN])]
@@ -201,7 +201,7 @@ async def test_behind_a_commit_of_which_nobody_knows_outcomes_are_told_all_the_s
     monkeypatch.setattr(bench.plane, "commit_file", commit)
     await bench.append(2)
     assert (1, [UNANSWERED]) in entries(bench)
-    assert (await asyncio.wait_for(bench.append(3), 30)).base_offset == 103  # type: ignore[attr-defined]
+    assert (await asyncio.wait_for(bench.append(3), 9)).base_offset == 103  # type: ignore[attr-defined]
     await bench.writer.close(5.0)
     assert {number for number, said in entries(bench) if said == ["NONE"]} == {0, 2, 3}
     found = folded(bench)
@@ -228,7 +228,7 @@ async def test_an_object_behind_a_commit_of_which_nobody_knows_says_so(
     bench.store.holds[2].set()
     bench.store.holds[3].set()
     with pytest.raises(AppendFailed):
-        await asyncio.wait_for(doomed, 30)
+        await asyncio.wait_for(doomed, 9)
     bench.store.down = False
     monkeypatch.setattr(bench.plane, "commit_file", commit)
     behind = bench.append(producer=-1, payload=950, source="c")
@@ -336,7 +336,7 @@ async def test_what_must_be_told_before_a_commit_is_not_waited_for_longer_than_i
 
     monkeypatch.setattr(bench.writer._teller, "state", state)
     behind = bench.append(producer=-1)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(9):
         with pytest.raises(AppendFailed):
             await behind
     assert told.is_set()
@@ -404,7 +404,7 @@ async def test_what_a_stream_left_is_not_committed_after_it_said_so(
     with pytest.raises(AppendFailed):
         await doomed
     bench.store.down = False
-    await asyncio.wait_for(waits.wait(), 30)
+    await asyncio.wait_for(waits.wait(), 9)
     goes_on(bench)
     with pytest.raises(AppendDropped):
         await behind

@@ -386,7 +386,7 @@ async def test_tls_1_1_is_refused(authority: Authority) -> None:
     pair = authority.issue("gateway")
     async with FakeBroker(echo) as broker, gateway(broker, **shown(pair)) as under_test:
         with pytest.raises((ssl.SSLError, ConnectionError)):
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(9):
                 await under_test.connect(old)
 
 
@@ -503,7 +503,7 @@ async def _until_read(
             return step()
         except ssl.SSLWantReadError:
             writer.write(outgoing.read())
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(9):
                 incoming.write(data := await reader.read(65_536))
             if not data:
                 raise ConnectionResetError from None

@@ -161,7 +161,7 @@ async def test_what_was_given_up_is_told_as_withdrawn(bench: Bench) -> None:
     bench.writer._upload_patience_s = 0.2
     behind, other = await two_of_which_the_first_fails(bench)
     with pytest.raises(AppendFailed):
-        await asyncio.wait_for(behind, 30)
+        await asyncio.wait_for(behind, 9)
     assert (await other).base_offset == 100
     await bench.writer.close(5.0)
     said = told(bench.footers().values())

@@ -239,7 +239,7 @@ async def test_a_produce_does_not_wait_for_an_object_that_only_tells(
     await bench.append(0)
     bench.store.holds[1] = asyncio.Event()
     await until(lambda: len(bench.store.puts) == 2)
-    assert (await asyncio.wait_for(bench.append(1), 30)).base_offset == 101
+    assert (await asyncio.wait_for(bench.append(1), 9)).base_offset == 101
     bench.store.holds[1].set()
     await until(lambda: len(bench.store.objects) >= 3)
     for body in bench.store.objects.values():

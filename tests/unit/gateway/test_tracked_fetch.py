@@ -416,7 +416,7 @@ async def test_a_long_poll_of_the_suffix_wakes_with_the_commit(bench: TrackedBen
     await asyncio.sleep(0.02)
     assert not asking.done()
     await appended(bench, 1)
-    assert (await asyncio.wait_for(asking, 30)).offsets == [100]
+    assert (await asyncio.wait_for(asking, 9)).offsets == [100]
 
 
 async def test_a_long_poll_waits_for_min_bytes(bench: TrackedBench) -> None:
@@ -427,7 +427,7 @@ async def test_a_long_poll_waits_for_min_bytes(bench: TrackedBench) -> None:
     await asyncio.sleep(0.02)
     assert not asking.done()
     await appended(bench, 1, payload=100)
-    assert fetched(await asyncio.wait_for(asking, 30))[ME].offsets == [100, 101]
+    assert fetched(await asyncio.wait_for(asking, 9))[ME].offsets == [100, 101]
 
 
 async def test_a_long_poll_at_kafka_is_served_by_the_suffix_once_the_boundary_is_known(
@@ -440,7 +440,7 @@ async def test_a_long_poll_at_kafka_is_served_by_the_suffix_once_the_boundary_is
     await until(lambda: bench.client.forwarded)
     bench.show(SUFFIX)
     await appended(bench, 1)
-    assert (await asyncio.wait_for(asking, 30)).offsets == [100]
+    assert (await asyncio.wait_for(asking, 9)).offsets == [100]
 
 
 async def test_rounds_of_a_long_poll_that_find_nothing_are_no_reads(bench: TrackedBench) -> None:
@@ -481,7 +481,7 @@ async def test_a_topic_that_becomes_tracked_during_a_long_poll_is_clipped_in_it(
     assert not asking.done()
     bench.show(SUFFIX)
     await appended(bench, 1)
-    assert fetched(await asyncio.wait_for(asking, 30))[ME].offsets == [100]
+    assert fetched(await asyncio.wait_for(asking, 9))[ME].offsets == [100]
 
 
 async def test_bytes_are_bounded_but_one_batch_always_comes(bench: TrackedBench) -> None:

@@ -302,8 +302,8 @@ async def test_what_a_full_buffer_parked_goes_on_when_there_is_room(
     second = asyncio.create_task(bench.ask(produce((TOPIC, 0, BATCH))))
     await until(lambda: bench.parts.parking.waiting(LOG))
     bench.store.holds[0].set()
-    assert outcomes(await asyncio.wait_for(first, 30)) == {ME: ("none", 100)}
-    assert outcomes(await asyncio.wait_for(second, 30)) == {ME: ("none", 102)}
+    assert outcomes(await asyncio.wait_for(first, 9)) == {ME: ("none", 100)}
+    assert outcomes(await asyncio.wait_for(second, 9)) == {ME: ("none", 102)}
 
 
 async def test_a_duplicate_is_answered_with_its_original_offset(bench: TrackedBench) -> None:

@@ -214,7 +214,7 @@ async def test_two_fetches_of_one_session_at_once_do_not_both_speak_for_it(
     await asyncio.sleep(0.02)
     assert (await more(bench, session, 2)).error_code is ErrorCode.none
     await appended(bench, 0)
-    assert (await asyncio.wait_for(waits, 30)).error_code is WRONG_EPOCH
+    assert (await asyncio.wait_for(waits, 9)).error_code is WRONG_EPOCH
 
 
 # The cache by itself

@@ -142,7 +142,7 @@ async def test_a_row_that_this_version_does_not_understand_ends_the_process_with
         for name in ("tracked_topics", "tracked_changes"):
             monkeypatch.setattr(plane, name, unknown, raising=False)
         with pytest.raises(BackgroundTaskEnded, match=r"tracking-\w+ ended by ValueError"):
-            await asyncio.wait_for(watch.until(asyncio.Event()), 30)
+            await asyncio.wait_for(watch.until(asyncio.Event()), 9)
 
 
 async def test_polling_finds_what_no_hint_told(bench: Bench, plane: GatewayPlane) -> None:
@@ -278,7 +278,7 @@ async def test_with_neither_postgres_nor_a_snapshot_the_start_waits(
     await asyncio.sleep(0.15)
     assert not starting.done()
     plane.down = False
-    await asyncio.wait_for(starting, 30)
+    await asyncio.wait_for(starting, 9)
     assert bench.kind() is RouteKind.PENDING
 
 
@@ -398,8 +398,11 @@ async def test_a_renewal_that_is_gone_halts_the_history_for_everybody(
     assert bench.tracking.stopped is not None
 
 
-async def test_the_pin_outlives_a_restart(plane: GatewayPlane, tmp_path: Path) -> None:
+async def test_the_pin_outlives_a_restart(
+    plane: GatewayPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Schedule 16."""
+    monkeypatch.setattr(tracking_sync, "START_PATIENCE_S", 60.0)
     plane.put(tracked_topic())
     first = Bench(plane, tmp_path)
     await first.sync.start()
@@ -410,7 +413,7 @@ async def test_the_pin_outlives_a_restart(plane: GatewayPlane, tmp_path: Path) -
     plane.topics.rows.clear()
     second = Bench(plane, tmp_path)
     await second.sync.start()
-    await until(lambda: second.tracking.stopped is not None)
+    assert second.tracking.stopped is not None
     await second.sync.close()
 
 
@@ -498,5 +501,5 @@ async def test_a_new_round_is_drained_and_acknowledged_anew(
     assert not waiting.done()
     assert len(plane.tracking_acks) == 1
     held.set()
-    await asyncio.wait_for(waiting, 30)
+    await asyncio.wait_for(waiting, 9)
     await until(lambda: len(plane.tracking_acks) == 2)

@@ -585,13 +585,13 @@ async def test_the_drain_barrier_waits_for_everything_that_was_sent_before() -> 
         await asyncio.sleep(0)
         assert not barrier.done()
         release.set()
-        await asyncio.wait_for(barrier, 30)
+        await asyncio.wait_for(barrier, 9)
         order = [h.api_key for h in broker.received if h.client_id != "tideline-gateway-probe"]
         assert order == [HEARTBEAT, 0, 18]
         assert await client.receive(), "the barrier's own answer goes to nobody"
         broken = connection.drain_barrier()
         broker.hang_up()
-        await asyncio.wait_for(asyncio.ensure_future(broken), 30)
+        await asyncio.wait_for(asyncio.ensure_future(broken), 9)
         client.close()
 
 
@@ -671,7 +671,7 @@ async def test_a_client_that_has_cut_off_its_connection_ends_no_gateway_that_han
         until_cut_off(*ports)
         served.hand_over("it moves")
         assert served.has_ended
-        await asyncio.wait_for(served.gone, 30)
+        await asyncio.wait_for(served.gone, 9)
 
 
 def until_cut_off(here: int, there: int) -> None:

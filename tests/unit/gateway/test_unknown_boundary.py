@@ -269,7 +269,7 @@ async def test_a_produce_in_flight_at_the_closing_is_told_at_once(bench: Tracked
     await until(lambda: bench.client.forwarded)
     bench.show(tracked_row(generation=2, quiesced=True))
     held.set_result(acknowledging(40)(bench.client.forwarded[0]))
-    assert outcomes(await asyncio.wait_for(asking, 30)) == {ME: ("none", 40)}
+    assert outcomes(await asyncio.wait_for(asking, 9)) == {ME: ("none", 40)}
     await until(lambda: bench.plane.quiesce_acks)
     assert bench.plane.quiesce_acks[0]["highest"] == 41
 

@@ -23,7 +23,7 @@ async def bench() -> AsyncIterator[Bench]:
 
 async def is_refused(outcome: asyncio.Future[Any]) -> None:
     with pytest.raises(AppendFailed):
-        await asyncio.wait_for(outcome, 30)
+        await asyncio.wait_for(outcome, 9)
 
 
 async def test_who_waits_for_a_slot_beside_a_withdrawn_batch_is_committed(bench: Bench) -> None:
@@ -75,7 +75,7 @@ async def test_a_batch_withdrawn_while_the_footer_is_made_does_not_move_the_othe
         await is_refused(outcome)
     bench.store.down = False
     go_on.set()
-    assert (await asyncio.wait_for(beside, 30)).base_offset == 0
+    assert (await asyncio.wait_for(beside, 9)).base_offset == 0
     ((key, (placed,)),) = bench.plane.commits
     body = bench.store.objects[key][placed.byte_offset :][: placed.byte_size]
     assert b"x" * 300 in body

@@ -168,6 +168,6 @@ async def two_of_which_the_first_fails(
     bench.store.down = True
     bench.store.holds[0].set()
     with pytest.raises(AppendFailed):
-        await asyncio.wait_for(doomed, 30)
+        await asyncio.wait_for(doomed, 9)
     bench.store.down = False
     return behind, other

@@ -93,7 +93,7 @@ class FakeBroker:
 
     async def until_received(self, count: int) -> None:
         """Wait until ``count`` requests have arrived."""
-        async with asyncio.timeout(30), self.arrived:
+        async with asyncio.timeout(9), self.arrived:
             await self.arrived.wait_for(lambda: len(self.received) >= count)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

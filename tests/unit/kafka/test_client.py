@@ -168,7 +168,7 @@ async def test_what_is_asked_apart_holds_nothing_else_up_and_takes_nothing_else_
             return encode_response(metadata({1: broker.address}), header.correlation_id)
 
         broker._answer = answer
-        async with KafkaCluster([broker.address], client_id="t", timeout_ms=2_000) as cluster:
+        async with KafkaCluster([broker.address], client_id="t", timeout_ms=60_000) as cluster:
             apart = await cluster.node(1, apart=True)
             asked = asyncio.create_task(apart.send(request("slow"), timeout_ms=2_000))
             beside = await cluster.node(1)

@@ -317,9 +317,9 @@ async def test_a_notification_is_followed_at_once(
     store: Store, kafka: Kafka, workflows: Workflows, dispatcher: RequestDispatcher
 ) -> None:
     running = asyncio.create_task(dispatcher.run())
-    await asyncio.wait_for(store.listening.wait(), 30)
+    await asyncio.wait_for(store.listening.wait(), 9)
     kafka.ids = {"orders": await store.ask("orders")}
-    await asyncio.wait_for(workflows.news.wait(), 30)
+    await asyncio.wait_for(workflows.news.wait(), 9)
     running.cancel()
     with suppress(asyncio.CancelledError):
         await running

@@ -68,7 +68,7 @@ class TieringWorld:
 
     @property
     def queue(self) -> str:
-        """As of the other world."""
+        """Of its own, as that of :class:`World`."""
         return self.topic
 
     @property
