@@ -12,6 +12,7 @@ import subprocess
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import ExitStack, suppress
+from functools import partial
 from typing import Any, TypeVar
 
 import pytest
@@ -188,13 +189,7 @@ def truncated_at(stack: Stack, case: Case) -> int:
             layout = await observer.partition(case.topic, 0, BEHIND)
             return (await observer.lineage(case.topic, layout, 0))[-1].start_offset
 
-    def asked() -> list[int]:
-        """It is told to lead before its log leads."""
-        with suppress(KafkaError, KafkaUnavailable):
-            return [asyncio.run(ask())]
-        return []
-
-    return until(f"where broker {BEHIND} has cut {case.topic}", asked)[0]
+    return asked_again(ask, KafkaError)  # a broker is told that it leads before its log does
 
 
 def test_replicas_that_end_past_or_before_the_boundary_change_nothing_that_is_read(
@@ -249,7 +244,8 @@ def test_replicas_that_end_past_or_before_the_boundary_change_nothing_that_is_re
         assert 0 < cut < whole
         until("its leader to be known", lambda: fetched(stack, short, cut - 1) is ErrorCode.none)
         for offset in (cut, whole - 1):
-            assert answered(stack, short, offset) is ErrorCode.not_leader_or_follower
+            told_of = asked_again(partial(fetch, stack, short, offset))
+            assert told_of is ErrorCode.not_leader_or_follower
         assert lineage(stack, short) is ErrorCode.not_leader_or_follower, f"it ends at {cut}"
         assert searched(stack, short, FIRST_MS) == 0
         assert searched(stack, short, NEVER_MS) is ErrorCode.not_leader_or_follower
@@ -300,32 +296,23 @@ def lose_the_last_batch(stack: Stack, topic: str, node: int) -> None:
         file.truncate(last.end - 1)
 
 
-def answered(stack: Stack, case: Case, offset: int) -> ErrorCode:
-    """How it answers once its clients are handed back to it."""
-
-    def asked() -> list[ErrorCode]:
-        told = fetched(stack, case, offset)
-        return [] if told is ErrorCode.leader_not_available else [told]
-
-    return until("an answer of the gateway", asked)[0]
-
-
 def fetched(stack: Stack, case: Case, offset: int) -> ErrorCode:
-    """How the gateway of the elected broker answers a consumer there; while that broker is away it
-    listens to nobody."""
+    """As :func:`fetch`; while that broker is away its gateway listens to nobody."""
+    try:
+        return asyncio.run(fetch(stack, case, offset))
+    except KafkaUnavailable:
+        return ErrorCode.leader_not_available
+
+
+async def fetch(stack: Stack, case: Case, offset: int) -> ErrorCode:
+    """How the gateway of the elected broker answers a consumer there."""
     host, _, port = stack.endpoints.gateways[BEHIND].rpartition(":")
-
-    async def ask() -> ErrorCode:
-        async with KafkaCluster([(host, int(port))], client_id="fetched") as cluster:
-            try:
-                await LogReader(cluster).fetch(case.topic, 0, offset, node=BEHIND)
-            except KafkaUnavailable:
-                return ErrorCode.leader_not_available
-            except KafkaError as error:
-                return error.code
-            return ErrorCode.none
-
-    return asyncio.run(ask())
+    async with KafkaCluster([(host, int(port))], client_id="fetched") as cluster:
+        try:
+            await LogReader(cluster).fetch(case.topic, 0, offset, node=BEHIND)
+        except KafkaError as error:
+            return error.code
+        return ErrorCode.none
 
 
 def lineage(stack: Stack, case: Case) -> ErrorCode | list[int]:
@@ -361,13 +348,13 @@ def searched(stack: Stack, case: Case, timestamp: int) -> ErrorCode | int:
     return asked_again(ask)
 
 
-def asked_again(ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
+def asked_again(ask: Callable[[], Coroutine[Any, Any, T]], *while_told: type[Exception]) -> T:
     """As a client does whose connection was ended: a gateway takes its clients back from those that
     stood in for it, and an address that is not listened to any more resets who was about to
-    connect."""
+    connect. Also while that is what ``ask`` is told."""
 
     def answered() -> list[T]:
-        with suppress(KafkaUnavailable):
+        with suppress(KafkaUnavailable, *while_told):
             return [asyncio.run(ask())]
         return []
 
