@@ -90,7 +90,7 @@ rehearse: $(STAMP) ## the demo, then Postgres is lost and rebuilt out of the buc
 
 .PHONY: rehearse-install
 rehearse-install: $(STAMP) ## the commands of docs/install.md, on an embedded stack with clients connected
-	@$(BIN)/pytest tests/integration/test_install_page.py
+	@$(BIN)/pytest tests/nightly/own_stack/test_install_page.py
 
 .PHONY: demo-disable
 demo-disable: $(STAMP) ## tiered storage is switched off and on again, and nothing is lost

@@ -22,7 +22,8 @@ from confluent_kafka.admin import (
 
 from spark.common.entry import Job, Outcome
 from spark.tiering import job as tiering
-from tests.harness import Case, migration_case, until
+from tests.harness import Case, migration_case
+from tests.support.waiting import until
 from tideline.control_plane.cataloged_jobs import connect_jobs
 from tideline.demo.patience import Patience
 from tideline.demo.topic import wait_until_tiered

@@ -16,9 +16,10 @@ from urllib.parse import urlsplit
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from tests.harness import Case, until
+from tests.harness import Case
 from tests.ports import free_port
 from tests.proxy import Proxy
+from tests.support.waiting import until
 from tideline.stack import Stack
 
 _ids = count(91)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 from urllib.request import urlopen
 from uuid import UUID
 
@@ -28,24 +28,21 @@ from confluent_kafka.admin import AdminClient, ConfigEntry, ConfigResource, Reso
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests import deaths
+from tests.support.waiting import HANGS_S, until
 from tideline.demo import topic as topics
 from tideline.demo.ledger import Ledger
-from tideline.demo.patience import Patience
 from tideline.demo.workload import GroupConsumer, LibrdkafkaProducer, wait_until_consumed
 from tideline.domain.migration import PHASE_ORDER, Phase, phase_rule
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.observer import KafkaObserver
 from tideline.stack import Stack
 
-T = TypeVar("T")
 _numbers = itertools.count(1)
 
 
 RATE = 25.0
 """Records a second of a producer: there is always one under way when a fault comes, which lasts for
 seconds. Each goes to three brokers, and in the suffix is an object and a commit of its own."""
-HANGS_S = 600.0
-"""A program of a test that has not ended after so many seconds never will, on any machine."""
 SEEMS_DEAD = "no sign of life"
 """So a migration is refused while a gateway's renewals do not reach Postgres for as long as its
 lease lasts, as on a disk that others use."""
@@ -55,36 +52,6 @@ request that met with a connection that ended."""
 LASTING_SESSION: dict[str, str | int | float | bool] = {"session.timeout.ms": 300_000}
 """Of a group's member: brokers that start one after the other on a busy machine take longer than
 the 45 s after which it gives its partitions up, and reads again what it has read."""
-
-
-def until(what: str, probe: Callable[[], T | None], timeout_s: float = 60.0) -> T:
-    """Poll ``probe`` until it answers something true, with :class:`Patience`, and at most for
-    ``HANGS_S``: a test that is ended from outside does not say what it waited for. A thread or
-    program of the test that has died meanwhile ends the wait, too. What is waited for is asked for
-    less often the longer it takes, up to ten times a second: an answer costs the stack as well."""
-    patience, began = Patience(timeout_s), time.monotonic()
-    while not (found := probe()):
-        deaths.check()
-        waited = time.monotonic() - began
-        if patience.over or waited > max(timeout_s, HANGS_S):
-            raise AssertionError(f"waited {waited:.0f} s for {what}")
-        time.sleep(min(0.02 + waited / 100, 0.1))
-    return found
-
-
-def until_still(what: str, count: Callable[[], int], seconds: float) -> int:
-    """Wait until ``count`` has not changed for so long; what it is."""
-    seen, since = count(), time.monotonic()
-
-    def still() -> bool:
-        nonlocal seen, since
-        at = time.monotonic()
-        if (now := count()) != seen:
-            seen, since = now, at
-        return at - since >= seconds
-
-    until(f"{what} to stand still for {seconds:g} s", still)
-    return seen
 
 
 def until_taken(trigger: Callable[[], object]) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import psutil
 import psycopg
 
-from tests.harness import until
+from tests.support.waiting import until
 from tideline.stack import Stack
 from tideline.stack.spark_classes import driver_options
 

@@ -14,7 +14,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 from kio.serial._introspect import EntityField, EntityTupleField, classify_field
 
-from tests.harness import until
+from tests.support.waiting import until
 from tideline.domain.api_answers import API_RULES, BROKER_HIGHEST
 from tideline.kafka.protocol import decode_response, encode_request, request_class
 

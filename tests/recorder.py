@@ -11,7 +11,6 @@ from itertools import count, pairwise
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
-from tests.harness import HANGS_S, until, until_still
 from tests.history.checker import judge
 from tests.history.operations import (
     Fetch,
@@ -25,6 +24,7 @@ from tests.history.operations import (
     Which,
 )
 from tests.history.violations import Bounds
+from tests.support.waiting import HANGS_S, until, until_still
 from tideline.demo.patience import Patience
 
 PERIOD_S = 0.05

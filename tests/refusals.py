@@ -9,8 +9,9 @@ from pathlib import Path
 
 from confluent_kafka import KafkaError, Message, Producer
 
-from tests.harness import HANGS_S, command, until
+from tests.harness import command
 from tests.raw_batches import raw_batches
+from tests.support.waiting import HANGS_S, until
 from tideline.demo.report import Check
 from tideline.errors import ExitCode
 from tideline.kafka.errors import KafkaError as Refused

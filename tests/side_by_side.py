@@ -15,10 +15,10 @@ from collections.abc import Collection
 from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
-WITH_A_STACK = ("tests/airflow/", "tests/integration/", "tests/fault/")
+WITH_A_STACK = ("tests/nightly/airflow/", "tests/integration/", "tests/fault/")
 WITHOUT_STACK_FROM = 3
 """Processes: fewer have a stack each."""
-LONG = ("tests/airflow/test_dags.py", "tests/integration/test_standalone_cluster.py")
+LONG = ("tests/nightly/airflow/test_dags.py", "tests/nightly/spark/test_standalone_cluster.py")
 """Minutes each: whoever began one of these at the end would be waited for."""
 FROM_THE_END = 1
 WORTH_A_STACK = 4

@@ -16,7 +16,7 @@ from urllib.request import urlopen
 import psutil
 import pyspark
 
-from tests.harness import until
+from tests.support.waiting import until
 from tideline.stack.kafka_classes import QUICK_START
 from tideline.stack.ports import LOOPBACK, allocate
 

@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
 from spark.common.entry import Job
-from tests.harness import until
+from tests.support.waiting import until
 from tideline.control_plane.cataloged_jobs import connect_jobs
 from tideline.control_plane.tiering_model import MergedSegmentRow
 from tideline.demo.patience import Patience

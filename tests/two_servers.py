@@ -18,7 +18,7 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 
 from tests.contract.conftest import PostgresServer, a_server
-from tests.harness import HANGS_S, until
+from tests.support.waiting import HANGS_S, until
 from tideline.control_plane.migrate import apply, provision_roles
 from tideline.stack import Stack
 from tideline.stack.credentials import LOGIN_ROLES, SUPERUSER

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests import deaths
-from tests.harness import HANGS_S
+from tests.support.waiting import HANGS_S
 from tideline.stack.kafka_jars import SOURCES, libraries, tool_command
 
 INTEGRATION = Path(__file__).parents[1] / "integration"

@@ -29,7 +29,8 @@ from tests.clients.driving import (
     streams_command,
 )
 from tests.clients.ways import Way, write_ways
-from tests.harness import Case, until
+from tests.harness import Case
+from tests.support.waiting import until
 from tideline.domain.migration import Phase
 
 LIBRARIES = ("librdkafka", "java", "kafka-python", "go")

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from tests.contract.conftest import Database
 from tests.contract.scenes import PostgresScene
 from tests.contract.tiering import jobs_settings
-from tests.harness import until
+from tests.support.waiting import until
 from tideline.control_plane import connect
 from tideline.control_plane.connections import check_connections
 from tideline.control_plane.jobs import JobsControlPlane

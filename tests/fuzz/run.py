@@ -22,7 +22,7 @@ from tests.fuzz.frames import Names, framed, numbered
 from tests.fuzz.healthy import Pair, Seen
 from tests.fuzz.shrink import one_of, shrunk
 from tests.fuzz.watch import BASE_BYTES, Log, Watched
-from tests.harness import until
+from tests.support.waiting import until
 from tideline.demo.ledger import quantile
 from tideline.stack import Stack
 

@@ -6,7 +6,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.harness import HANGS_S
+from tests.support.waiting import HANGS_S
 from tideline.stack.kafka_jars import tool_command
 
 

@@ -30,7 +30,8 @@ from temporalio.exceptions import ApplicationError
 
 from activities.configs import offsets_proven_for_roll
 from activities.registration import ACTIVITIES
-from tests.harness import described, until
+from tests.harness import described
+from tests.support.waiting import until
 from tideline.demo import topic as topics
 from tideline.demo.patience import Patience
 from tideline.domain import failures

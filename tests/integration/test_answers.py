@@ -18,9 +18,9 @@ from confluent_kafka import ElectionType
 from confluent_kafka.admin import AdminClient, PartitionMetadata
 
 from tests.asked import Places, Told, expected, request, told
-from tests.harness import until
 from tests.integration.test_gateway_diskless_migration import Migration
 from tests.raw import ask
+from tests.support.waiting import until
 from tests.unit.gateway.fakes import record_batch
 from tideline.control_plane import ControlPlane
 from tideline.domain.answers import KAFKA_SAYS, Asked, Case, LeaseState, Role, State

@@ -18,10 +18,11 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from kio.schema.errors import ErrorCode
 
 from infra.apis_page import offered_up_to
-from tests.harness import HANGS_S, Case, leader_of, migration_case, until
+from tests.harness import Case, leader_of, migration_case
 from tests.integration.test_answers import settle_coordinators
 from tests.integration.test_gateway_classic import offered
 from tests.raw import TRANSACTION, Doors, ask, doors
+from tests.support.waiting import HANGS_S, until
 from tideline.domain.api_answers import BROKER_HIGHEST, WITH_A_PLUGIN
 from tideline.domain.migration import Phase
 from tideline.gateway.messages import messages

@@ -7,7 +7,8 @@ import json
 import pytest
 from confluent_kafka import KafkaException
 
-from tests.harness import HANGS_S, command, migration_case
+from tests.harness import command, migration_case
+from tests.support.waiting import HANGS_S
 from tideline.demo.topic import topic_configs
 from tideline.errors import ExitCode
 from tideline.stack import Stack

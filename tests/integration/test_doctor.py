@@ -11,7 +11,8 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests.harness import HANGS_S, Command, command, killed, migration_case, until
+from tests.harness import Command, command, killed, migration_case
+from tests.support.waiting import HANGS_S, until
 from tideline.errors import ExitCode
 from tideline.pages import read_state
 from tideline.stack import Stack

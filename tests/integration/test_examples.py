@@ -6,7 +6,8 @@ import subprocess
 import sys
 from datetime import UTC, datetime
 
-from tests.harness import HANGS_S, migration_case
+from tests.harness import migration_case
+from tests.support.waiting import HANGS_S
 from tideline.stack import Stack
 
 

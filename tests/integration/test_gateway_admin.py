@@ -31,7 +31,8 @@ from confluent_kafka.admin import (
 )
 from kafka import KafkaProducer
 
-from tests.harness import HANGS_S, described, until, until_taken
+from tests.harness import described, until_taken
+from tests.support.waiting import HANGS_S, until
 from tideline import control_plane
 from tideline.control_plane.model import WatchFinding
 from tideline.demo.patience import Patience

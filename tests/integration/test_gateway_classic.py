@@ -16,8 +16,8 @@ from kafka import KafkaConsumer, KafkaProducer
 from kio.schema.api_versions.v0.request import ApiVersionsRequest
 from kio.schema.api_versions.v0.response import ApiVersionsResponse
 
-from tests.harness import HANGS_S, until
 from tests.raw import ask, message
+from tests.support.waiting import HANGS_S, until
 from tideline.demo.patience import Patience
 from tideline.kafka.client import KafkaConnection
 from tideline.stack import Stack

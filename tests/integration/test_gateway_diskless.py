@@ -22,7 +22,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from kafka import KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as PythonTopicPartition
 
-from tests.harness import HANGS_S, until_still
+from tests.support.waiting import HANGS_S, until_still
 from tideline.demo.patience import Patience
 from tideline.stack import Stack
 from tideline.stack.kafka_jars import tool_command

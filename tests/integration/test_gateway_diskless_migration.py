@@ -27,7 +27,7 @@ from kafka import KafkaConsumer
 from kafka import TopicPartition as PythonTopicPartition
 from pydantic import SecretStr
 
-from tests.harness import until, until_still
+from tests.support.waiting import until, until_still
 from tideline.control_plane import ControlPlane, connect
 from tideline.control_plane.model import BarrierEntry, BoundaryToPersist
 from tideline.demo import topic as topics

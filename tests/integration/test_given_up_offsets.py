@@ -16,7 +16,7 @@ from aiokafka import AIOKafkaConsumer
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
-from tests.harness import HANGS_S, until
+from tests.support.waiting import HANGS_S, until
 from tests.tiering_now import tier
 from tideline.demo.patience import Patience
 from tideline.demo.topic import topic_id

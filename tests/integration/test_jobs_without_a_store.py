@@ -1,5 +1,5 @@
 """Each job where a store that it needs does not answer: it names the store and its address, and
-ends with the exit code for that. How Airflow tries such a run again is in tests/airflow."""
+ends with the exit code for that. How Airflow tries such a run again is in tests/nightly/airflow."""
 
 from __future__ import annotations
 

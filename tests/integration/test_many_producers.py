@@ -7,9 +7,10 @@ import asyncio
 
 import pytest
 
-from tests.harness import leader_of, migration_case, until
+from tests.harness import leader_of, migration_case
 from tests.history.operations import TransactionEnd
 from tests.recorder import Recorder
+from tests.support.waiting import until
 from tests.tiering_now import merge, merged_end, split
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.observer import KafkaObserver, OffsetSpec

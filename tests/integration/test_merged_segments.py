@@ -16,8 +16,9 @@ from aiokafka import AIOKafkaConsumer
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
-from tests.harness import HANGS_S, Case, counted, migration_case, until
+from tests.harness import Case, counted, migration_case
 from tests.raw_batches import raw_batches
+from tests.support.waiting import HANGS_S, until
 from tests.tiering_now import tier
 from tideline.demo import topic as topics
 from tideline.demo.ledger import Ledger

@@ -23,17 +23,10 @@ from confluent_kafka.admin import (
 )
 from kio.schema.errors import ErrorCode
 
-from tests.harness import (
-    Breakpoint,
-    Case,
-    command,
-    leader_of,
-    migration_case,
-    quiesced,
-    until,
-)
+from tests.harness import Breakpoint, Case, command, leader_of, migration_case, quiesced
 from tests.integration.test_api_answers import layout, tool
 from tests.raw import Doors, doors
+from tests.support.waiting import until
 from tideline.domain.migration import Phase
 from tideline.stack import Stack
 

@@ -15,10 +15,11 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from kio.schema.errors import ErrorCode
 
-from tests.harness import described, until
+from tests.harness import described
 from tests.integration.test_answers import RECORDS, STATES, Held, settle_coordinators
 from tests.integration.test_passed_apis import EVERY, OK
 from tests.raw import GROUP, Doors, doors
+from tests.support.waiting import until
 from tests.unit.gateway.fakes import record_batch
 from tideline.domain.answers import Role, State
 from tideline.domain.api_answers import DESCRIBE_PRODUCERS, WRITE_TXN_MARKERS, Whose

@@ -15,9 +15,9 @@ from uuid import uuid4
 import pytest
 from kio.schema.errors import ErrorCode
 
-from tests.harness import until
 from tests.integration.test_answers import RECORDS, STATES, Held, held_topic
 from tests.raw import TRANSACTION, Doors, doors
+from tests.support.waiting import until
 from tideline.domain.answers import Role
 from tideline.stack import Stack
 

@@ -13,15 +13,8 @@ from typing import Any
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
-from tests.harness import (
-    HANGS_S,
-    Breakpoint,
-    Case,
-    counted,
-    leader_of,
-    migration_case,
-    until,
-)
+from tests.harness import Breakpoint, Case, counted, leader_of, migration_case
+from tests.support.waiting import HANGS_S, until
 from tideline.domain.migration import Phase
 from tideline.gateway.context import ApiKey
 from tideline.gateway.messages import messages

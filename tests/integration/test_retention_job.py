@@ -10,7 +10,7 @@ import pytest
 
 from spark.retention.job import retention
 from tests.aged_topic import PER_SEGMENT, AgedTopic, aged_topic, run, settings_of, tier
-from tests.harness import until
+from tests.support.waiting import until
 from tideline.control_plane.cataloged_jobs import connect_jobs
 from tideline.domain.remote_log import EpochStart
 from tideline.kafka.segment_files import SegmentFile, decode_leader_epochs, object_keys

@@ -12,8 +12,8 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.harness import until
 from tests.segment_on_disk import SegmentOnDisk, write_segment
+from tests.support.waiting import until
 from tests.unit.kafka.segment_batches import CODECS
 from tideline.domain.remote_log import EpochStart
 from tideline.kafka.batches import iter_batches

@@ -23,8 +23,8 @@ from spark.tiering.merge_partition import MergeOrder, merge_partition
 from spark.tiering.outcomes import Ended
 from spark.tiering.services import FromSettings, Services
 from spark.tiering.split_files import split
-from tests.harness import HANGS_S
 from tests.integration.dump_log import Dump, finished, start_dump
+from tests.support.waiting import HANGS_S
 from tests.unit.kafka.segment_batches import CODECS
 from tideline.control_plane.tiering_model import MergedSegmentRow
 from tideline.kafka.batches import iter_batches

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
-from tests.harness import Case, migration_case, until
+from tests.harness import Case, migration_case
+from tests.support.waiting import until
 from tideline.stack import Stack
 
 pytestmark = [pytest.mark.integration]

@@ -14,7 +14,6 @@ from uuid import UUID, uuid4
 import pytest
 from kio.schema.errors import ErrorCode
 
-from tests.harness import until
 from tests.integration.test_answers import (
     RECORDS,
     STATES,
@@ -25,6 +24,7 @@ from tests.integration.test_answers import (
 from tests.integration.test_gateway_diskless_migration import Migration
 from tests.integration.test_passed_apis import EVERY, OK, by_both, member_of_a_group_by_heartbeats
 from tests.raw import Doors, doors
+from tests.support.waiting import until
 from tideline.domain.answers import Role, State
 from tideline.stack import Stack
 

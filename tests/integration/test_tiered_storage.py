@@ -24,7 +24,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from tests.harness import HANGS_S, Command, command, described, killed, until
+from tests.harness import Command, command, described, killed
+from tests.support.waiting import HANGS_S, until
 from tideline.demo import topic as topics
 from tideline.demo.patience import Patience
 from tideline.domain.ids import TopicIdPartition

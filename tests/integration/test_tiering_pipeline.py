@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark.tiering import job as tiering
-from tests.harness import HANGS_S
+from tests.support.waiting import HANGS_S
 from tests.tiering_topic import CODECS, PARTITIONS, Topic, diskless_topic, job
 from tideline.control_plane.tiering_model import MergedSegmentRow
 from tideline.errors import ExitCode

@@ -12,7 +12,8 @@ import psycopg
 import pytest
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 
-from tests.harness import HANGS_S, Breakpoint, command, migration_case, until
+from tests.harness import Breakpoint, command, migration_case
+from tests.support.waiting import HANGS_S, until
 from tideline.domain.messages import TASK_QUEUE, TopicRef
 from tideline.domain.migration import Phase
 from tideline.domain.places import SETTING

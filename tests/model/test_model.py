@@ -12,7 +12,7 @@ from tests.model.schedule import SENTENCES, readable
 from tests.model.scopes import AS_IT_IS, AS_IT_WAS_SCOPE, HOLES, Hole
 from tests.model.search import TRANSITIONS, Searched, search
 from tests.model.state import PROTECTIONS, Scope
-from tests.pages import CODE
+from tests.pages.references import CODE
 
 PAGE = Path("docs/model.md").read_text()
 STANDS_FOR = re.compile(r"^\| `(\w+)` \| [^|]+ \| (.+) \|$", re.MULTILINE)
@@ -60,7 +60,7 @@ def test_a_topic_that_nobody_tracks_takes_records_without_the_control_plane() ->
 
 
 def test_every_transition_stands_for_a_place_in_the_code_or_for_kafka() -> None:
-    """That the places exist, tests/unit/test_docs_paths.py checks of every page."""
+    """That the places exist, tests/pages/test_docs_paths.py checks of every page."""
     places = dict(STANDS_FOR.findall(PAGE))
     assert set(places) == {transition.__name__ for transition in TRANSITIONS}
     for name, place in places.items():

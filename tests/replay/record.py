@@ -18,9 +18,9 @@ from typing import Any
 from temporalio.client import Client, WorkflowHandle
 from temporalio.testing import WorkflowEnvironment
 
-from tests.unit.workflows.conftest import KEYS, program
-from tests.unit.workflows.tiering_world import TieringWorld
-from tests.unit.workflows.world import World, ended, fails
+from tests.contract.workflows.conftest import KEYS, program
+from tests.contract.workflows.tiering_world import TieringWorld
+from tests.contract.workflows.world import World, ended, fails
 from tideline.domain import failures
 from tideline.domain.messages import TopicActivity, Update
 from tideline.domain.migration import Phase

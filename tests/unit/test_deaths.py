@@ -10,7 +10,7 @@ import pytest
 
 from tests import deaths
 from tests.clients.driving import Program, Told
-from tests.harness import until
+from tests.support.waiting import until
 
 
 @pytest.fixture(autouse=True)

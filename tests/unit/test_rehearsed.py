@@ -9,7 +9,7 @@ import pytest
 from tests.rehearsed import Block, blocks, substituted
 
 PAGE = Path("docs/install.md")
-TEST = Path("tests/integration/test_install_page.py")
+TEST = Path("tests/nightly/own_stack/test_install_page.py")
 
 
 def page(tmp_path: Path, text: str) -> Path:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import until
 from tests.rehearsed import Block
 from tests.rehearsed_site import Site
+from tests.support.waiting import until
 from tests.systemctl import Systemd
 
 UNIT = """\

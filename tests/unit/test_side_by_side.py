@@ -12,7 +12,7 @@ from tests.side_by_side import LONG, WORTH_A_STACK, next_file
 FILES = [
     "tests/unit/test_a.py",
     "tests/model/test_b.py",
-    "tests/airflow/test_c.py",
+    "tests/nightly/airflow/test_c.py",
     "tests/integration/test_d.py",
     "tests/fault/test_e.py",
 ]
@@ -20,7 +20,7 @@ FILES = [
 
 def test_the_last_of_three_needs_no_stack_and_the_others_take_what_does_from_both_ends() -> None:
     assert [next_file(FILES, process, 3) for process in range(3)] == [
-        "tests/airflow/test_c.py",
+        "tests/nightly/airflow/test_c.py",
         "tests/fault/test_e.py",
         "tests/unit/test_a.py",
     ]
@@ -30,7 +30,7 @@ def test_the_last_of_three_needs_no_stack_and_the_others_take_what_does_from_bot
 
 
 def test_what_takes_minutes_is_begun_first() -> None:
-    files = ["tests/airflow/test_a.py", *reversed(LONG), "tests/fault/test_b.py"]
+    files = ["tests/nightly/airflow/test_a.py", *reversed(LONG), "tests/fault/test_b.py"]
     assert [next_file(files, process, 3) for process in (0, 1)] == [LONG[1], files[-1]]
     assert next_file([files[0], LONG[1]], 0, 3) == LONG[1]
     assert all(Path(file).is_file() for file in LONG)
@@ -45,7 +45,7 @@ def test_the_last_starts_a_stack_where_enough_is_left_for_one_and_has_it_then() 
 
 
 def test_one_that_takes_the_place_of_a_process_that_died_may_start_a_stack() -> None:
-    assert next_file(FILES, 3, 3) == "tests/airflow/test_c.py"
+    assert next_file(FILES, 3, 3) == "tests/nightly/airflow/test_c.py"
 
 
 @pytest.mark.parametrize("processes", [1, 2, 3, 4])

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from tests.unit.cli.test_commands import CLOSED
+from tests.contract.programs.test_commands import CLOSED
 from tideline.cli import preflight
 from tideline.cli.app import app
 from tideline.cli.preflight import effort_table

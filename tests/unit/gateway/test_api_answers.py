@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from infra.apis_page import offered_up_to, render
 from infra.apis_shown import NOT_SHOWN, ONLY_REFUSED, SHOWN
-from tests.pages import missing_tests
+from tests.pages.references import missing_tests
 from tests.unit.gateway.fakes import LOG, TOPIC, tracked_row
 from tests.unit.gateway.tracked_bench import TrackedBench, leased
 from tideline.control_plane.errors import ControlPlaneUnavailable

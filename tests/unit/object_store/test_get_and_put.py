@@ -3,7 +3,6 @@ of each fault."""
 
 from __future__ import annotations
 
-import os
 import pickle
 import socket
 import threading
@@ -640,23 +639,3 @@ def test_a_bucket_that_lies_elsewhere_is_boto3s_from_then_on(
     assert client.get("wal", "k") == b"abc"
     assert s3.calls[0].headers["amz-sdk-request"]
     client.close()
-
-
-def test_a_child_process_opens_connections_of_its_own(s3: ScriptedServer) -> None:
-    s3.plays([answer(200, b"a")])
-    client = ObjectStoreClient(settings(s3.url), bounds=ONCE)
-    client.get("wal", "k")
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.write(write, client.get("wal", "k"))
-        finally:
-            os._exit(0)
-    os.waitpid(child, 0)
-    assert os.read(read, 10) == b"a"
-    assert client.get("wal", "k") == b"a"
-    assert [call.connection for call in s3.calls] == [1, 2, 1]
-    client.close()
-    os.close(read)
-    os.close(write)

@@ -17,7 +17,7 @@ from spark.gc import job as gc_job
 from spark.gc.history import CatalogUnknown, HistoryUnknown, must_know_catalog
 from spark.gc.listing import Listing
 from spark.gc.tasks import SEGMENT_NAME, SPLIT_NAME, WAL_NAME, DueObject
-from tests.unit.spark.test_gc import settings_with
+from tests.contract.spark.test_gc import settings_with
 from tests.unit.spark.test_gc_reports import Bucket, Postgres, report
 from tideline.control_plane.garbage_model import DeadReason, GarbageAmount, GcRunBegun
 from tideline.domain import catalog

@@ -1,0 +1,226 @@
+"""What follows when an activity fails: who waits, what is shown, and that producers never stay
+parked."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+from temporalio.client import Client, WorkflowFailureError
+from temporalio.exceptions import ApplicationError
+from temporalio.testing import WorkflowEnvironment
+
+from tests.contract.workflows.world import WITHIN_S, World, ended, fails
+from tideline.domain import failures
+from tideline.domain.messages import ConfigStage, PartitionStatus, TopicActivity
+from tideline.domain.migration import PHASE_ORDER, PHASES, Phase
+
+IN_WRITE_PAUSE = [rule.phase for rule in PHASES if rule.inside_write_pause]
+OUTSIDE = [phase for phase in PHASE_ORDER if phase not in IN_WRITE_PAUSE]
+
+
+@pytest.mark.usefixtures("one_try")
+@pytest.mark.parametrize("phase", PHASE_ORDER)
+async def test_a_phase_is_tried_again_when_a_part_does_not_answer(
+    world: World, client: Client, phase: Phase
+) -> None:
+    world.script[phase] = fails(failures.UNREACHABLE, times=3)
+    async with world.worker(client):
+        outcome = await world.run(client)
+    assert outcome.outcome == "hybrid"
+    assert world.count(phase) == 4
+
+
+@pytest.mark.usefixtures("one_try")
+@pytest.mark.parametrize("phase", OUTSIDE)
+async def test_a_wait_goes_on_until_its_condition_holds(
+    world: World, client: Client, phase: Phase
+) -> None:
+    times = 5 if phase is Phase.READINESS else 20  # its pauses grow
+    world.script[phase] = fails(failures.WAITING, "an open transaction", times=times)
+    async with world.worker(client):
+        outcome = await world.run(client)
+    assert outcome.outcome == "hybrid"
+    assert world.count(phase) == times + 1
+
+
+@pytest.mark.parametrize("phase", IN_WRITE_PAUSE)
+@pytest.mark.parametrize(
+    "kind", [failures.QUIESCE_VOID, failures.NOT_SETTLED, failures.STALE_GENERATION]
+)
+async def test_a_write_pause_that_fails_lets_producers_go_and_starts_anew(
+    world: World, client: Client, phase: Phase, kind: str
+) -> None:
+    world.script[phase] = fails(kind)
+    async with world.worker(client):
+        outcome = await world.run(client)
+    assert outcome.outcome == "hybrid"
+    order = world.order()
+    failed_at = order.index(phase)
+    assert order[failed_at + 1] == TopicActivity.REOPEN_PARTITION
+    assert order[failed_at + 2] == Phase.DRAIN_TRANSACTIONS
+    assert world.logs[0].generation == (1 if phase is Phase.QUIESCE else 2)
+
+
+async def test_a_write_pause_that_failed_is_begun_again_only_with_another_permit(
+    world: World, client: Client
+) -> None:
+    world.script[Phase.ROLL_AND_FLUSH] = fails(failures.NOT_SETTLED, times=2)
+    async with world.worker(client):
+        handle = await world.start(client)
+        assert (await ended(handle)).outcome == "hybrid"
+        events = (await handle.fetch_history()).events
+        partition = client.get_workflow_handle(world.ref.partition_workflow_id(0))
+        status: PartitionStatus = await partition.query("status", result_type=PartitionStatus)
+    told = [
+        event.signal_external_workflow_execution_initiated_event_attributes.input.payloads[0].data
+        for event in events
+        if event.HasField("signal_external_workflow_execution_initiated_event_attributes")
+    ]
+    permits = [json.loads(steering)["permit"] for steering in told]
+    assert sorted(set(permits) - {0}) == [1, 2, 3]
+    assert status.write_pauses == 3
+
+
+async def test_b0_that_was_persisted_by_an_attempt_of_unknown_outcome_stays(
+    world: World, client: Client
+) -> None:
+    def persisted() -> None:
+        world.logs[0].boundary = 100
+
+    world.before[Phase.SEED_AND_PERSIST] = persisted
+    world.script[Phase.SEED_AND_PERSIST] = fails(failures.REFUSED, "B0 is set already")
+    async with world.worker(client):
+        outcome = await world.run(client)
+    assert outcome.boundaries == {"0": 100}
+    assert world.count(Phase.QUIESCE) == 1
+
+
+async def test_a_boundary_reset_migrates_the_partition_anew_and_arms_again(
+    world: World, server: WorkflowEnvironment
+) -> None:
+    client = server.client
+    world.script[Phase.ZOMBIE_CLEANUP] = fails(failures.BOUNDARY_RESET)
+    async with world.worker(client):
+        outcome = await world.run(client)
+    assert outcome.outcome == "hybrid"
+    assert world.count(Phase.QUIESCE) == 2
+    # The second write pause began only after the topic was armed again, or still was.
+    last = len(world.calls) - 1 - [c for c, _ in reversed(world.calls)].index(Phase.QUIESCE)
+    assert f"{TopicActivity.RECONCILE_CONFIGS}:{ConfigStage.ARMED}" in [
+        name for name, _ in world.calls[:last]
+    ]
+    assert world.stages[-3:] == [ConfigStage.CROSSED, ConfigStage.ROLLING, ConfigStage.FROZEN]
+
+
+async def test_a_boundary_reset_after_the_seal_opens_the_classic_log_before_the_next_pause(
+    world: World, server: WorkflowEnvironment
+) -> None:
+    """Until it has another B0 the partition takes classic produces, which a sealed log refuses."""
+    client = server.client
+    world.script[Phase.ZOMBIE_CLEANUP] = fails(failures.BOUNDARY_RESET)
+    cleanup = world.hold(Phase.ZOMBIE_CLEANUP)
+    async with world.worker(client):
+        running = asyncio.ensure_future(world.run(client))
+        sealed = world.reached[f"{TopicActivity.RECONCILE_CONFIGS}:{ConfigStage.ROLLING}"]
+        await asyncio.wait_for(sealed.wait(), WITHIN_S)
+        cleanup.set()
+        outcome = await running
+    assert outcome.outcome == "hybrid"
+    after = world.stages[world.stages.index(ConfigStage.CROSSED) + 1 :]
+    assert ConfigStage.TRACKED in after[: after.index(ConfigStage.ARMED)]
+    assert after[-3:] == [ConfigStage.CROSSED, ConfigStage.ROLLING, ConfigStage.FROZEN]
+
+
+async def test_a_refused_preflight_fails_the_workflow_and_changes_nothing(
+    world: World, client: Client
+) -> None:
+    world.script[TopicActivity.VALIDATE_TOPIC] = fails(
+        failures.PREFLIGHT_REFUSED, "cleanup_policy: cleanup.policy=compact"
+    )
+    async with world.worker(client):
+        with pytest.raises(WorkflowFailureError) as failed:
+            await world.run(client)
+    assert isinstance(failed.value.cause, ApplicationError)
+    assert failed.value.cause.type == failures.PREFLIGHT_REFUSED
+    assert "cleanup.policy=compact" in failed.value.cause.message
+    assert not world.tracked
+    assert world.stages == []
+
+
+async def test_an_unknown_topic_fails_the_workflow_by_name(world: World, client: Client) -> None:
+    async with world.worker(client):
+        handle = await world.start(client, {"topic": "no-such"}, workflow_id=f"x-{world.topic}")
+        with pytest.raises(WorkflowFailureError) as failed:
+            await ended(handle)
+    assert isinstance(failed.value.cause, ApplicationError)
+    assert failed.value.cause.type == failures.UNKNOWN_TOPIC
+    assert "no-such" in failed.value.cause.message
+
+
+async def test_the_start_is_held_back_until_every_gateway_tracks_the_topic(
+    world: World, client: Client
+) -> None:
+    world.script[TopicActivity.AWAIT_TRACKING] = fails(
+        failures.WAITING, "gateway 2 has not acknowledged", times=5
+    )
+    async with world.worker(client):
+        outcome = await world.run(client)
+    assert outcome.outcome == "hybrid"
+    assert world.count(TopicActivity.AWAIT_TRACKING) == 6
+
+
+async def test_the_roll_waits_for_the_proof_of_coverage(world: World, client: Client) -> None:
+    world.script[TopicActivity.PROVE_COVERAGE_FOR_ROLL] = fails(failures.WAITING, times=3)
+    async with world.worker(client):
+        await world.run(client)
+    names = [name for name, _ in world.calls]
+    proven = len(names) - 1 - names[::-1].index(TopicActivity.PROVE_COVERAGE_FOR_ROLL)
+    assert names[proven + 1] == f"{TopicActivity.RECONCILE_CONFIGS}:{ConfigStage.ROLLING}"
+
+
+async def test_a_topic_that_is_past_a_config_stage_keeps_what_it_has(
+    world: World, client: Client
+) -> None:
+    for stage in (ConfigStage.TRACKED, ConfigStage.ARMED):
+        world.script[f"{TopicActivity.RECONCILE_CONFIGS}:{stage}"] = fails(failures.STALE_STAGE)
+    async with world.worker(client):
+        outcome = await world.run(client)
+    assert outcome.outcome == "hybrid"
+    assert world.stages == [ConfigStage.CROSSED, ConfigStage.ROLLING, ConfigStage.FROZEN]
+
+
+async def test_a_deleted_topic_ends_the_migration(world: World, client: Client) -> None:
+    world.script[Phase.DRAIN_TRANSACTIONS] = fails(failures.TOPIC_CHANGED, "it was created again")
+    async with world.worker(client):
+        with pytest.raises(WorkflowFailureError) as failed:
+            await world.run(client)
+    assert isinstance(failed.value.cause, ApplicationError)
+    assert "created again" in failed.value.cause.message
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_a_partition_that_is_started_again_parks_nobody_before_the_topic_is_armed_again(
+    world: World, server: WorkflowEnvironment, is_late: bool
+) -> None:
+    """Its first pause had failed, so that the topic had permitted two; then B0 was reset, which
+    the other workflow finds itself, or (late) has found before its worker died."""
+    client = server.client
+    if not is_late:
+        world.script[Phase.ROLL_AND_FLUSH] = fails(failures.NOT_SETTLED)
+    world.script[Phase.READINESS] = fails(failures.BOUNDARY_RESET)
+
+    def reset() -> None:
+        if is_late and world.logs[0].boundary >= 0:
+            world.logs[0].boundary = -1
+            world.script[Phase.READINESS].clear()
+
+    world.before[TopicActivity.OBSERVE_PARTITION] = reset
+    async with world.worker(client):
+        assert (await world.run(client)).outcome == "hybrid"
+    names = [name for name, _ in world.calls]
+    last = len(names) - 1 - names[::-1].index(Phase.QUIESCE)
+    armed = f"{TopicActivity.RECONCILE_CONFIGS}:{ConfigStage.ARMED}"
+    looked = names.index(TopicActivity.AWAIT_READINESS)
+    assert armed in names[looked:last]

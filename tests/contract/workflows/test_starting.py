@@ -1,0 +1,237 @@
+"""Every way to start a migration meets at one workflow; wrong inputs change nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from temporalio import workflow
+from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
+from temporalio.exceptions import ApplicationError
+from temporalio.testing import WorkflowEnvironment
+from temporalio.worker import UnsandboxedWorkflowRunner
+
+from tests.contract.workflows.test_steering import soon
+from tests.contract.workflows.world import WITHIN_S, WORKFLOWS, World, ended, fails
+from tideline.domain import failures
+from tideline.domain.messages import (
+    CROSSED,
+    PARTITION_CROSSING,
+    PARTITION_WORKFLOW,
+    TOPIC_WORKFLOW,
+    PartitionMigrationInput,
+    PartitionRef,
+    Steering,
+    TopicActivity,
+)
+from tideline.domain.migration import Phase
+from tideline.domain.options import MigrationOptions
+from tideline.temporal import RunningTopic, running_topics
+from workflows.fan_out import LETS_THROUGH
+from workflows.partition_migration import PartitionCrossing
+from workflows.topic_state import Stage
+
+
+@pytest.fixture
+def client(server: WorkflowEnvironment) -> Client:
+    return server.client
+
+
+async def test_a_second_start_joins_the_first(world: World, client: Client) -> None:
+    held = world.hold(Phase.DRAIN_TRANSACTIONS)
+    async with world.worker(client):
+        first = await world.start(client)
+        await asyncio.wait_for(world.reached[Phase.DRAIN_TRANSACTIONS].wait(), WITHIN_S)
+        second = await world.start(client)
+        held.set()
+        assert await ended(first) == await ended(second)
+    assert world.count(Phase.QUIESCE) == 1
+
+
+async def test_a_start_from_the_ui_under_any_id_joins_and_returns_the_outcome(
+    world: World, client: Client
+) -> None:
+    held = world.hold(Phase.DRAIN_TRANSACTIONS)
+    async with world.worker(client):
+        first = await world.start(client)
+        await asyncio.wait_for(world.reached[Phase.DRAIN_TRANSACTIONS].wait(), WITHIN_S)
+        by_hand = await world.start(client, workflow_id=f"by-hand-{world.topic}")
+        await asyncio.wait_for(world.reached[TopicActivity.FOLLOW_TOPIC_MIGRATION].wait(), WITHIN_S)
+        held.set()
+        assert await ended(by_hand) == await ended(first)
+    assert world.count(Phase.QUIESCE) == 1
+
+
+async def test_a_start_from_the_ui_alone_starts_the_topics_workflow(
+    world: World, client: Client
+) -> None:
+    async with world.worker(client):
+        by_hand = await world.start(client, workflow_id=f"by-hand-{world.topic}")
+        assert (await ended(by_hand)).outcome == "hybrid"
+        topics = client.get_workflow_handle(world.ref.workflow_id)
+        assert (await topics.result())["outcome"] == "hybrid"
+
+
+async def test_starts_by_hand_leave_room_for_the_migration_that_they_wait_for(
+    world: World, client: Client
+) -> None:
+    """As many of them as the worker has places for activities that wait."""
+    async with world.worker(client, waits=2):
+        by_hand = [
+            await world.start(client, workflow_id=f"by-hand-{n}-{world.topic}") for n in range(2)
+        ]
+        for follower in by_hand:
+            assert (await ended(follower)).outcome == "hybrid"
+    assert world.count(Phase.QUIESCE) == 1
+
+
+async def test_running_topics_are_listed_with_their_stage_and_reason_and_followers_are_not(
+    world: World, client: Client
+) -> None:
+    name = TopicActivity.AWAIT_TRACKING
+    world.script[name] = fails(failures.WAITING, "gateway 2 is silent", times=999)
+    async with world.worker(client):
+        handle = await world.start(client, workflow_id=f"by-hand-{world.topic}")
+        expected = RunningTopic(
+            world.ref.workflow_id, world.topic, Stage.TRACKING, "gateway 2 is silent"
+        )
+
+        async def listed() -> bool:
+            return await running_topics(client, world.topic) == [expected]
+
+        await soon(listed)  # the server's index is a moment late
+        assert expected in await running_topics(client)
+        world.script[name].clear()
+        await ended(handle)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("orders", "JSON object"),
+        ([1], "a list"),
+        ({}, "topic: missing"),
+        ({"topic": 7}, "topic: 7"),
+        ({"topic": "a b"}, "no topic name"),
+        ({"topic": "orders", "option": {}}, "option: no such field"),
+        ({"topic": "orders", "options": {"durability": "maybe"}}, "fsynced, replicated, tiered"),
+        ({"topic": "orders", "options": {"parallel_partitions": 0}}, "from 1 to 1000"),
+        ({"topic": "orders", "options": {"quiesce_hold_ms": "10s"}}, "whole number (ms)"),
+    ],
+)
+async def test_a_wrong_input_fails_naming_field_and_rule(
+    world: World, client: Client, given: Any, said: str
+) -> None:
+    async with world.worker(client):
+        handle = await world.start(client, given, workflow_id=f"wrong-{world.topic}")
+        with pytest.raises(WorkflowFailureError) as failed:
+            await ended(handle)
+    assert isinstance(failed.value.cause, ApplicationError)
+    assert failed.value.cause.type == "InvalidInput"
+    assert said in failed.value.cause.message
+    assert world.calls == []
+
+
+async def test_a_start_without_any_input_fails_with_an_example(
+    world: World, client: Client
+) -> None:
+    async with world.worker(client):
+        handle = await client.start_workflow(
+            TOPIC_WORKFLOW, id=f"none-{world.topic}", task_queue=world.queue
+        )
+        with pytest.raises(WorkflowFailureError) as failed:
+            await handle.result()
+    assert '{"topic": "orders"}' in str(failed.value.cause)
+
+
+async def test_a_topic_that_is_hybrid_already_stays_as_it_is(world: World, client: Client) -> None:
+    async with world.worker(client):
+        first = await world.run(client)
+        again = await world.run(client)
+    assert again == first
+    assert world.count(Phase.QUIESCE) == 1
+
+
+async def test_a_topic_workflow_that_was_terminated_finds_its_place_when_started_again(
+    world: World, client: Client
+) -> None:
+    world.partitions = 3
+    held = world.hold(Phase.ZOMBIE_CLEANUP)
+    async with world.worker(client):
+        first = await world.start(client)
+        await asyncio.wait_for(world.reached[Phase.ZOMBIE_CLEANUP].wait(), WITHIN_S)
+        await first.terminate("a test")
+        again = await world.start(client)
+        held.set()
+        assert (await ended(again)).outcome == "hybrid"
+    assert world.count(Phase.QUIESCE) == 3
+
+
+async def test_a_partition_workflow_that_was_terminated_is_started_again(
+    world: World, client: Client
+) -> None:
+    held = world.hold(Phase.DRAIN_TRANSACTIONS)
+    async with world.worker(client):
+        handle = await world.start(client)
+        await asyncio.wait_for(world.reached[Phase.DRAIN_TRANSACTIONS].wait(), WITHIN_S)
+        await client.get_workflow_handle(world.ref.partition_workflow_id(0)).terminate("a test")
+        held.set()
+        assert (await ended(handle)).outcome == "hybrid"
+
+
+async def test_a_worker_of_an_older_version_refuses_a_partition_that_it_would_begin_in_its_own_way(
+    world: World, client: Client
+) -> None:
+    """While workers are replaced one by one both versions take tasks of one queue. What the older
+    one had begun the newer one could not go on with, and the partition hung for ever."""
+    world.tracked = True
+    older = [known for known in WORKFLOWS if known is not PartitionCrossing]
+    ref = PartitionRef(world.topic, world.ref.topic_id, 0)
+    given = PartitionMigrationInput(ref, MigrationOptions(), world.ref.workflow_id)
+    given.state.steering = Steering(permit=1)
+    async with world.worker(client, knows=older):
+        handle = await client.start_workflow(
+            PARTITION_CROSSING,
+            given,
+            id=world.ref.partition_workflow_id(0),
+            task_queue=world.queue,
+            task_timeout=timedelta(seconds=5),
+        )
+
+        async def refused() -> bool:
+            events = (await handle.fetch_history()).events
+            return any(e.HasField("workflow_task_failed_event_attributes") for e in events)
+
+        await soon(refused)
+        assert world.calls == []
+    async with world.worker(client):
+        outcome = await asyncio.wait_for(handle.result(), WITHIN_S)
+    assert outcome["outcome"] == CROSSED
+
+
+async def test_what_a_topic_starts_an_older_version_knows_if_it_may_take_the_topic(
+    world: World, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that an older version has begun may be its again, which then gets the outcome."""
+    patched = workflow.patched
+    monkeypatch.setattr(workflow, "patched", lambda name: name != LETS_THROUGH and patched(name))
+    async with world.worker(client, workflow_runner=UnsandboxedWorkflowRunner()):
+        begun_before = await world.start(client)
+        assert (await ended(begun_before)).outcome == "hybrid"
+        before = await started_types(begun_before)
+        monkeypatch.undo()
+        world.logs.clear()
+        begun_now = await world.start(client)
+        assert (await ended(begun_now)).outcome == "hybrid"
+    assert (before, await started_types(begun_now)) == ({PARTITION_WORKFLOW}, {PARTITION_CROSSING})
+
+
+async def started_types(handle: WorkflowHandle[Any, Any]) -> set[str]:
+    """Of the workflows that it has started."""
+    return {
+        e.start_child_workflow_execution_initiated_event_attributes.workflow_type.name
+        for e in (await handle.fetch_history()).events
+        if e.HasField("start_child_workflow_execution_initiated_event_attributes")
+    }

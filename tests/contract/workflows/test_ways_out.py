@@ -1,0 +1,217 @@
+"""What an operator decides while a migration runs: other options, a forced completion, an accepted
+log gap. On a real server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from temporalio.client import Client, WorkflowHandle, WorkflowUpdateFailedError
+from temporalio.exceptions import ApplicationError
+from temporalio.testing import WorkflowEnvironment
+
+from tests.contract.workflows.test_steering import reach, soon, topic_status
+from tests.contract.workflows.world import World, ended, fails
+from tideline import temporal
+from tideline.domain import failures
+from tideline.domain.messages import FORCED, ConfigStage, TopicActivity, TopicMigrationInput
+from tideline.domain.migration import Phase
+from tideline.domain.operator_choices import (
+    CompletionOutcome,
+    ConfigureOutcome,
+    ConfigureRequest,
+    Decider,
+    GapOutcome,
+    GapRequest,
+    differing_options,
+    joined_with_other_options,
+)
+from tideline.domain.options import Durability, MigrationOptions, OpenTransactionsPolicy
+
+ADA = Decider("ada", "a hanging transaction")
+
+
+@pytest.fixture
+def client(server: WorkflowEnvironment) -> Client:
+    return server.client
+
+
+async def configure(
+    handle: WorkflowHandle[Any, Any], decider: Decider = ADA, **options: Any
+) -> ConfigureOutcome:
+    return await handle.execute_update(
+        "configure", ConfigureRequest(options, decider), result_type=ConfigureOutcome
+    )
+
+
+async def refusal(handle: WorkflowHandle[Any, Any], update: str, given: Any) -> str:
+    """Why ``update`` is refused."""
+    with pytest.raises(WorkflowUpdateFailedError) as refused:
+        await handle.execute_update(update, given)
+    cause = refused.value.cause
+    assert isinstance(cause, ApplicationError)
+    assert cause.type == failures.REFUSED
+    return cause.message
+
+
+async def test_a_running_drain_goes_by_the_options_that_an_operator_gives_it(
+    world: World, client: Client
+) -> None:
+    world.script[Phase.DRAIN_TRANSACTIONS] = fails(failures.WAITING, "transaction 7", times=999)
+    async with world.worker(client):
+        handle = await world.start(client)
+        await soon(lambda: drained(world, 0))
+        outcome = await configure(handle, open_transactions="abort")
+        await soon(lambda: asked_anew(world))
+        world.script[Phase.DRAIN_TRANSACTIONS].clear()
+        await ended(handle)
+        shown = (await topic_status(handle)).options
+    assert outcome.changed == {"open_transactions": ["wait", "abort"]}
+    assert outcome.options.drain_deadline_ms == 60_000
+    assert shown == outcome.options
+    assert world.options[0].open_transactions is OpenTransactionsPolicy.WAIT
+    assert world.options[-1].open_transactions is OpenTransactionsPolicy.ABORT
+    assert world.decided == [(ADA, {"open_transactions": ["wait", "abort"]})]
+
+
+async def test_options_change_past_the_first_b0_for_those_that_have_not_crossed(
+    world: World, client: Client
+) -> None:
+    """An abort is refused from there on: no other way out of a transaction that hangs."""
+    world.partitions = 2
+    async with world.worker(client):
+        handle = await world.start(
+            client, {"topic": world.topic, "options": {"parallel_partitions": 1}}
+        )
+        await reach(world, Phase.ZOMBIE_CLEANUP)
+        world.script[Phase.DRAIN_TRANSACTIONS] = fails(failures.WAITING, "hangs", times=999)
+        await soon(lambda: drained(world, 1))
+        await configure(handle, open_transactions="abort")
+        await soon(lambda: asked_anew(world))
+        world.script[Phase.DRAIN_TRANSACTIONS].clear()
+        outcome = await ended(handle)
+    assert outcome.outcome == "hybrid"
+    assert world.options[-1].open_transactions is OpenTransactionsPolicy.ABORT
+
+
+async def drained(world: World, partition: int) -> bool:
+    """In process, and once more as a task: then there is a rest."""
+    return world.calls.count((Phase.DRAIN_TRANSACTIONS, partition)) > 1
+
+
+async def asked_anew(world: World) -> bool:
+    """Its workflow has heard of the options, which is later than the topic's."""
+    return world.options[-1].open_transactions is OpenTransactionsPolicy.ABORT
+
+
+async def test_what_may_not_change_any_more_is_refused_by_name(
+    world: World, client: Client
+) -> None:
+    held = world.hold(Phase.READINESS)
+    async with world.worker(client):
+        handle = await world.start(client)
+        await reach(world, Phase.READINESS)
+        for options, why in (
+            ({"durability": "replicated"}, "durability: what it asks of the brokers is in force"),
+            ({"quiesce_hold_ms": 2_000}, "quiesce_hold_ms: every partition has its B0"),
+            ({"parallel": 2}, "options.parallel: no such field"),
+            ({"segment_wait_ms": -1}, "write a whole number (ms) from 0"),
+            ({}, "none is named"),
+        ):
+            assert why in await refusal(handle, "configure", ConfigureRequest(options, ADA))
+        nobody = ConfigureRequest({"segment_wait_ms": 1_000}, Decider(" ", ""))
+        assert "by and why: missing" in await refusal(handle, "configure", nobody)
+        assert world.decided == []
+        assert (await configure(handle, segment_wait_ms=1_000)).options.segment_wait_ms == 1_000
+        assert (await configure(handle, segment_wait_ms=1_000)).changed == {}
+        held.set()
+        await ended(handle)
+    assert len(world.decided) == 1
+
+
+@pytest.mark.parametrize("waits_in", [Phase.READINESS, TopicActivity.PROVE_COVERAGE_FOR_ROLL])
+async def test_a_forced_completion_freezes_and_ends_what_waits_behind_b0(
+    world: World, client: Client, waits_in: str
+) -> None:
+    world.partitions = 2
+    world.script[waits_in] = fails(failures.WAITING, "segments are missing", times=999)
+    async with world.worker(client):
+        handle = await world.start(client)
+        await reach(world, waits_in)
+        await soon(lambda: crossed(world))
+        outcome = await handle.execute_update("complete", ADA, result_type=CompletionOutcome)
+        result = await ended(handle)
+        ends = [report.phase for report in (await topic_status(handle)).partitions]
+    assert ends == [FORCED, FORCED]
+    assert outcome.incomplete == [0, 1]
+    assert result.outcome == "hybrid"
+    assert result.reason == "completion forced by ada: prefix of partition 0, 1 not complete"
+    assert world.stages[-1] is ConfigStage.FROZEN
+    assert not world.logs[0].ready
+    assert result.boundaries == {"0": 100, "1": 101}
+
+
+async def crossed(world: World) -> bool:
+    return all(log.boundary >= 0 for log in world.logs.values())
+
+
+async def test_no_completion_is_forced_before_every_partition_has_crossed(
+    world: World, client: Client
+) -> None:
+    held = world.hold(Phase.DRAIN_TRANSACTIONS)
+    async with world.worker(client):
+        handle = await world.start(client)
+        await reach(world, Phase.DRAIN_TRANSACTIONS)
+        assert "has no B0" in await refusal(handle, "complete", ADA)
+        held.set()
+        assert (await ended(handle)).reason == ""
+
+
+async def test_an_accepted_gap_lets_the_partition_go_on(world: World, client: Client) -> None:
+    world.script[Phase.ZOMBIE_CLEANUP] = fails(failures.WAITING, "log gap", times=999)
+    async with world.worker(client):
+        handle = await world.start(client)
+        await reach(world, Phase.ZOMBIE_CLEANUP)
+        given = GapRequest(world.ref, 0, 90, 100, Decider("ada", "the disk of broker 2 is lost"))
+        outcome = await handle.execute_update("accept_gap", given, result_type=GapOutcome)
+        world.script[Phase.ZOMBIE_CLEANUP].clear()
+        assert (await ended(handle)).outcome == "hybrid"
+    assert (outcome.first, outcome.end, outcome.leader_epoch) == (90, 100, 4)
+    assert world.decided == [(given.decider, (90, 100))]
+
+
+async def test_a_gap_that_somebody_can_fill_is_refused_with_the_activitys_own_words(
+    world: World, client: Client
+) -> None:
+    held = world.hold(Phase.ZOMBIE_CLEANUP)
+    world.script[TopicActivity.ACCEPT_GAP] = fails(failures.REFUSED, "segment x holds 90 to 95")
+    async with world.worker(client):
+        handle = await world.start(client)
+        await reach(world, Phase.ZOMBIE_CLEANUP)
+        given = GapRequest(world.ref, 0, 90, 100, ADA)
+        assert "segment x holds 90 to 95" in await refusal(handle, "accept_gap", given)
+        held.set()
+        await ended(handle)
+
+
+async def test_who_joins_with_other_options_is_told_which_and_changes_none(
+    world: World, client: Client
+) -> None:
+    world.script[Phase.DRAIN_TRANSACTIONS] = fails(failures.WAITING, "transaction 7", times=999)
+    async with world.worker(client):
+        handle = await world.start(client)
+        await reach(world, Phase.DRAIN_TRANSACTIONS)
+        wanted = MigrationOptions(durability=Durability.TIERED, quiesce_hold_ms=9_000)
+        given = TopicMigrationInput(world.topic, wanted, "cli: ada")
+        joined = await temporal.start_or_join(client, world.queue, world.ref, given)
+        running = await temporal.options_in_force(joined)
+        assert running == MigrationOptions()
+        differing = differing_options(running, wanted)
+        world.script[Phase.DRAIN_TRANSACTIONS].clear()
+        await ended(handle)
+    assert set(differing) == {"durability", "quiesce_hold_ms"}
+    said = joined_with_other_options("orders", differing)
+    assert "orders migrates already, with other options: durability is fsynced, not tiered" in said
+    assert "`tideline configure orders` changes them" in said
+    assert joined_with_other_options("orders", differing_options(running, running)) == ""
+    assert {options.durability for options in world.options} == {Durability.FSYNCED}

@@ -1,0 +1,107 @@
+"""Open transactions delay B0 and nothing else; new ones are refused in a way clients survive."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from confluent_kafka import KafkaException, Producer
+
+from tests.harness import Case, command, migration_case
+from tests.support.waiting import HANGS_S, until
+from tideline.domain.migration import Phase
+from tideline.stack import Stack
+
+pytestmark = [pytest.mark.integration, pytest.mark.fault]
+
+
+def transactional(case: Case, name: str) -> Producer:
+    producer = Producer(
+        {
+            "bootstrap.servers": case.bootstrap,
+            "transactional.id": name,
+            "transaction.timeout.ms": 600_000,
+        }
+    )
+    producer.init_transactions(HANGS_S)
+    return producer
+
+
+def drain_reason(case: Case) -> str | None:
+    """Why the drain waits, as an operator sees it."""
+    return case.waiting_reason(Phase.DRAIN_TRANSACTIONS)
+
+
+def test_an_open_transaction_delays_the_boundary_and_nothing_else(stack: Stack) -> None:
+    with migration_case(stack, name="txn-open", history=0) as case:
+        application = transactional(case, f"app-{case.topic}")
+        application.begin_transaction()
+        application.produce(case.topic, b"inside", partition=0)
+        application.flush(30)
+        case.produce()
+        case.until_acknowledged(20)
+        case.trigger()
+        until(
+            "the reason of the wait to be told",
+            lambda: f"app-{case.topic}" in (drain_reason(case) or ""),
+        )
+        case.until_acknowledged(40)
+        assert case.boundaries() == [-1]
+        application.commit_transaction(30)
+        case.until_crossed()
+        case.until_acknowledged(20)
+
+
+def test_a_new_transaction_is_refused_and_its_client_aborts_and_goes_elsewhere(
+    stack: Stack,
+) -> None:
+    with (
+        migration_case(stack, name="txn-elsewhere", history=0) as elsewhere,
+        migration_case(stack, name="txn-new", history=0) as case,
+    ):
+        holder = transactional(case, f"holder-{case.topic}")
+        holder.begin_transaction()
+        holder.produce(case.topic, b"open", partition=0)
+        holder.flush(30)
+        newcomer = transactional(case, f"newcomer-{case.topic}")
+        case.trigger()
+        until("the drain to wait", lambda: drain_reason(case))
+
+        newcomer.begin_transaction()
+        newcomer.produce(case.topic, b"refused", partition=0)
+        with pytest.raises(KafkaException) as refused:
+            newcomer.commit_transaction(30)
+        assert refused.value.args[0].txn_requires_abort(), refused.value
+        newcomer.abort_transaction(30)
+
+        newcomer.begin_transaction()
+        newcomer.produce(elsewhere.topic, b"accepted", partition=0)
+        newcomer.commit_transaction(30)
+        assert case.boundaries() == [-1]
+        holder.commit_transaction(30)
+        case.until_crossed()
+
+
+def test_past_the_deadline_an_open_transaction_is_aborted_if_so_configured(stack: Stack) -> None:
+    with migration_case(stack, name="txn-deadline", history=0) as case:
+        application = transactional(case, f"late-{case.topic}")
+        application.begin_transaction()
+        application.produce(case.topic, b"too late", partition=0)
+        application.flush(30)
+        command(
+            stack, "migrate", case.topic, "--open-transactions", "abort",
+            "--drain-deadline-ms", "2000", wait=True,
+        )  # fmt: skip
+        case.until_crossed()
+        outcome: list[BaseException] = []
+
+        def commit() -> None:
+            try:
+                application.commit_transaction(30)
+            except KafkaException as error:
+                outcome.append(error)
+
+        attempt = threading.Thread(target=commit, daemon=True)
+        attempt.start()
+        attempt.join(60)
+        assert outcome, "the aborted application was told nothing"
