@@ -110,15 +110,19 @@ airflow: $(STAMP) ## the embedded stack with Airflow, and one run of each DAG
 	@$(BIN)/python -m tideline.demo.airflow_tour
 
 # docs/decisions/0006-tests-side-by-side.md
-SIDE_BY_SIDE := --dist loadfile --no-loadscope-reorder
+SIDE_BY_SIDE := -n 3 --dist loadfile --no-loadscope-reorder
 
 .PHONY: test
-test: $(STAMP) ## all tests, in two processes with an embedded stack each and one without
-	@$(BIN)/pytest -n 3 $(SIDE_BY_SIDE) $(PYTEST_FLAGS)
+test: $(STAMP) ## what CI runs: all but tests/nightly, in three processes, one with an embedded stack
+	@$(BIN)/pytest $(SIDE_BY_SIDE) --stacks 1 $(PYTEST_FLAGS)
+
+.PHONY: test-all
+test-all: $(STAMP) ## that and tests/nightly, in three processes, two with an embedded stack
+	@$(BIN)/pytest tests $(SIDE_BY_SIDE) --stacks 2 --hypothesis-profile "other examples" $(PYTEST_FLAGS)
 
 .PHONY: test-unit
-test-unit: $(STAMP) ## unit, contract and replay tests only: a few minutes
-	@$(BIN)/pytest tests/unit tests/history tests/simulation tests/model tests/contract tests/replay -n 2 $(SIDE_BY_SIDE) $(PYTEST_FLAGS)
+test-unit: $(STAMP) ## unit tests, model, simulation and pages, which start nothing: two minutes
+	@$(BIN)/pytest tests/unit tests/history tests/simulation tests/model tests/pages $(SIDE_BY_SIDE) $(PYTEST_FLAGS)
 
 .PHONY: model
 model: $(STAMP) ## every interleaving of small scopes: states, seconds, and each hole as a schedule

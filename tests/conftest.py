@@ -18,7 +18,7 @@ import pytest
 from hypothesis import settings
 
 from infra.apis_shown import SHOWN
-from tests import deaths
+from tests import deaths, last_words
 from tests.last_words import LastWords
 from tideline.domain.places import SETTING as PLACES
 from tideline.stack import ALL_PARTS, Stack
@@ -30,9 +30,11 @@ if TYPE_CHECKING:
 
     from tests.side_by_side import SideBySide
 
-# How long one example takes says how busy the machine is, and nothing else.
-settings.register_profile("any machine", deadline=None)
-settings.load_profile("any machine")
+# How long one example takes says how busy the machine is, and nothing else. `make test` tries the
+# same examples each time; `make test-all` looks for others, and says how to have one again.
+settings.register_profile("same examples", deadline=None, derandomize=True)
+settings.register_profile("other examples", deadline=None, print_blob=True)
+settings.load_profile("same examples")
 
 HOME_VARIABLE = "TIDELINE_TEST_HOME"
 """Names the home of a stack to reuse and leave running, for quick turns while developing."""
@@ -59,6 +61,12 @@ REQUESTS = re.compile(r'^inkless_gateway_requests_total\{api="(\w+)",[^}]*\} (\S
 def is_one_of_several(config: pytest.Config) -> bool:
     """Whether this process was started by another one of the same run."""
     return hasattr(config, "workerinput")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--stacks", type=int, default=2, help="processes that may start an embedded stack"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -109,17 +117,25 @@ def pytest_unconfigure(config: pytest.Config) -> None:
             homes.rmdir()
 
 
+STACKS = pytest.StashKey[list[LastWords]]()
+
+
+def pytest_runtest_call(item: pytest.Item) -> None:
+    item.stash[STACKS] = LastWords.of(item.funcargs)  # type: ignore[attr-defined]
+
+
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """A test that fails shows what its stack went through."""
-    stack = getattr(item, "funcargs", {}).get("stack")
-    words = LastWords.of(stack) if isinstance(stack, Stack) else None
-    try:
-        return (yield)
-    except (Exception, pytest.fail.Exception):
-        if words is not None:
-            item.add_report_section("call", "stack", words.told())
-        raise
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test that fails shows what explains it."""
+    report = yield
+    if report.failed:
+        given = getattr(item, "funcargs", {})
+        report.sections += [("machine", last_words.of_the_machine())]
+        report.sections += [("stack", words.told()) for words in item.stash.get(STACKS, [])]
+        report.sections += list(last_words.of_witnesses(given))
+    return report
 
 
 @pytest.fixture(scope="session")

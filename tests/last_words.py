@@ -1,15 +1,23 @@
-"""What the programs of a stack went through while a test failed, for its report.
+"""What explains the failure of a test, for its report: what the programs of its stacks went
+through, what servers and fakes of its own have to say, and what else the machine did.
 
-Their files are kept on the machine where they ran; a report travels.
+Files are kept on the machine where they were written; a report travels.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
+import psutil
+
+from tideline.demo.patience import crowd
 from tideline.stack import Stack
 from tideline.stack.startup import tail
 
@@ -20,6 +28,13 @@ SHOWN = 6
 WIDTH = 300
 WORDS = re.compile(r"\b(?:WARN|ERROR|FATAL|PANIC)\b|refuses connections|listens|ended|failed")
 """What is told of a line that has no level of its own, and of one at INFO."""
+
+
+@runtime_checkable
+class Witness(Protocol):
+    """A server or fake of a test that can say what happened to it."""
+
+    def last_words(self) -> str: ...
 
 
 class LastWords:
@@ -33,12 +48,14 @@ class LastWords:
         }
 
     @classmethod
-    def of(cls, stack: Stack) -> LastWords | None:
-        """``None``: there are no logs. No test fails because of that."""
-        try:
-            return cls(stack)
-        except OSError:
-            return None
+    def of(cls, arguments: Mapping[str, object]) -> list[LastWords]:
+        """Of each stack that a test has been given, itself or by what it runs on. None without
+        logs: no test fails because of that."""
+        found = []
+        for stack in dict.fromkeys(_stacks(arguments)):
+            with suppress(OSError):
+                found.append(cls(stack))
+        return found
 
     def told(self) -> str:
         """How each program stands, which were started and have ended, and of their logs what is
@@ -63,6 +80,46 @@ class LastWords:
         size, before = _size(log), self._sizes[log]
         grown = size - before if before <= size else size  # it was rolled
         return tail(log, MOST_BYTES, min(grown, MOST_BYTES))
+
+
+def _stacks(arguments: Mapping[str, object]) -> Iterator[Stack]:
+    for given in arguments.values():
+        case = getattr(given, "case", None)
+        for found in (given, getattr(given, "stack", None), getattr(case, "stack", None)):
+            if isinstance(found, Stack):
+                yield found
+
+
+def of_witnesses(arguments: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    """Whose words, and the words. Never an error."""
+    for name, given in arguments.items():
+        if isinstance(given, Witness):
+            try:
+                yield name, given.last_words()
+            except Exception as error:
+                yield name, f"has nothing to say: {error!r}"
+
+
+def of_the_machine() -> str:
+    """How busy it is, who was at work, and how what this process has started stands."""
+    load = ", ".join(f"{of:.1f}" for of in os.getloadavg())
+    busy = sorted(psutil.process_iter(["cpu_times", "name"]), key=_cpu_s, reverse=True)[:SHOWN]
+    lines = [
+        f"load {load}; {crowd():.1f} programs want each core; {psutil.virtual_memory().percent} % "
+        "of the memory is taken",
+        "most CPU so far: " + ", ".join(f"{p.info['name']} {_cpu_s(p):.0f} s" for p in busy),
+    ]
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            age = time.time() - child.create_time()
+            line = " ".join(child.cmdline())[:WIDTH]
+            lines.append(f"{child.pid} {child.status()} for {age:.0f} s: {line}")
+    return "\n".join(lines)
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    times = process.info["cpu_times"]
+    return 0.0 if times is None else times.user + times.system
 
 
 def worth_a_look(line: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 
-from tests.harness import Breakpoint, command, migration_case
+from tests.harness import Breakpoint, Case, command, migration_case
 from tests.support.waiting import HANGS_S, until
 from tideline.domain.messages import TASK_QUEUE, TopicRef
 from tideline.domain.migration import Phase
@@ -50,6 +50,31 @@ async def runs_of(stack: Stack, workflow_id: str) -> int:
     """How many runs a workflow id has had."""
     client = await Client.connect(stack.endpoints.temporal)
     return len([run async for run in client.list_workflows(f"WorkflowId = '{workflow_id}'")])
+
+
+def by_config_change(stack: Stack, case: Case) -> None:
+    case.trigger()
+
+
+def by_command(stack: Stack, case: Case) -> None:
+    command(stack, "migrate", case.topic, wait=True)
+
+
+def by_temporal(stack: Stack, case: Case) -> None:
+    asyncio.run(by_hand(stack, {"topic": case.topic}, f"by-hand-{case.topic}"))
+
+
+@pytest.mark.parametrize("trigger", [by_config_change, by_command, by_temporal])
+def test_a_topic_under_load_becomes_hybrid_and_no_client_notices(
+    stack: Stack, trigger: Callable[[Stack, Case], None]
+) -> None:
+    with migration_case(stack, partitions=2, name=trigger.__name__.replace("_", "-")) as case:
+        case.produce()
+        case.consume()
+        case.until_acknowledged(20)
+        trigger(stack, case)
+        case.end_well()
+        assert min(case.boundaries()) > 0
 
 
 def test_three_triggers_are_one_migration(stack: Stack) -> None:

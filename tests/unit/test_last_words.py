@@ -8,7 +8,15 @@ from typing import Any, cast
 
 import pytest
 
-from tests.last_words import MOST_BYTES, SHOWN, WIDTH, LastWords, worth_a_look
+from tests.last_words import (
+    MOST_BYTES,
+    SHOWN,
+    WIDTH,
+    LastWords,
+    of_the_machine,
+    of_witnesses,
+    worth_a_look,
+)
 from tideline.stack import Stack
 from tideline.stack.errors import StackNotRunningError
 
@@ -97,3 +105,46 @@ def test_a_stack_that_is_gone_is_no_second_failure(one: OneProgram) -> None:
 )
 def test_what_begins_and_ends_and_what_is_more_than_a_note_is_told(line: str, told: bool) -> None:
     assert worth_a_look(line) is told
+
+
+class Server:
+    def __init__(self, words: str) -> None:
+        self.words = words
+
+    def last_words(self) -> str:
+        if not self.words:
+            raise OSError("its log is gone")
+        return self.words
+
+
+def test_a_server_of_the_test_is_asked_and_one_that_cannot_answer_is_no_second_failure() -> None:
+    given = {"postgres": Server("FATAL: the disk is full"), "s3": Server(""), "tmp_path": Path()}
+    assert dict(of_witnesses(given)) == {
+        "postgres": "FATAL: the disk is full",
+        "s3": "has nothing to say: OSError('its log is gone')",
+    }
+
+
+def test_the_stacks_of_a_test_are_those_it_was_given_and_those_that_what_it_was_given_runs_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stacks = []
+    for name in ("shared", "of a case", "of a migration"):
+        (tmp_path / name).mkdir()
+        stacks.append(OneProgram(tmp_path / name))
+    monkeypatch.setattr("tests.last_words.Stack", OneProgram)
+    shared, of_a_case, of_a_migration = stacks
+    given = {
+        "stack": shared,
+        "again": shared,
+        "held": SimpleNamespace(stack=of_a_case),
+        "migration": SimpleNamespace(case=SimpleNamespace(stack=of_a_migration)),
+        "number": 1,
+    }
+    assert [words._stack for words in LastWords.of(given)] == stacks
+
+
+def test_it_says_how_busy_the_machine_is() -> None:
+    told = of_the_machine()
+    assert "programs want each core" in told
+    assert "most CPU so far: " in told

@@ -12,14 +12,14 @@ MOST = 16.0
 
 
 def crowd() -> float:
-    """Programs that want a core now, per core that this process may use; 1.0 where that is not
-    told (``procs_running`` of ``/proc/stat``, proc(5))."""
+    """Programs that want a core or wait for a disk now, per core that this process may use; 1.0
+    where that is not told (``procs_running`` and ``procs_blocked`` of ``/proc/stat``, proc(5))."""
     try:
-        lines = Path("/proc/stat").read_text().splitlines()
-    except OSError:
+        told = dict(line.split(maxsplit=1) for line in Path("/proc/stat").read_text().splitlines())
+        wanting = int(told["procs_running"]) + int(told["procs_blocked"])
+    except (OSError, KeyError, ValueError):
         return 1.0
-    running = next((int(line.split()[1]) for line in lines if line.startswith("procs_running")), 1)
-    return running / len(os.sched_getaffinity(0))
+    return wanting / len(os.sched_getaffinity(0))
 
 
 class Patience:

@@ -32,15 +32,15 @@ def diskless_topic(stack: Stack, name: str, replicas: int) -> Iterator[str]:
     """A topic born diskless with one partition."""
     made = NewTopic(name, 1, replicas, config={"diskless.enable": "true"})
     client = admin(stack)
-    client.create_topics([made])[name].result(60)
+    client.create_topics([made])[name].result(HANGS_S)
     yield name
-    client.delete_topics([name])[name].result(60)
+    client.delete_topics([name])[name].result(HANGS_S)
 
 
 def named_leader(stack: Stack, topic: str) -> int:
     """Whom clients are told to ask for partition 0; -1: nobody."""
     try:
-        found = admin(stack).list_topics(topic, timeout=5).topics[topic]
+        found = admin(stack).list_topics(topic, timeout=HANGS_S).topics[topic]
     except KafkaException:
         return -1
     return int(found.partitions[0].leader) if 0 in found.partitions else -1

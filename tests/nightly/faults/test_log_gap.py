@@ -24,7 +24,7 @@ from confluent_kafka.admin import (
 from kio.schema.errors import ErrorCode
 
 from tests.harness import killed
-from tests.support.waiting import until
+from tests.support.waiting import HANGS_S, flushed, until
 from tideline.domain.coverage import OffsetRange
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.log_gap import holders, is_copied, parts_of, ranges
@@ -62,7 +62,7 @@ class Log:
             replica_assignment=[[NODE]],
             config={"remote.storage.enable": "true", "segment.bytes": "1048576"},
         )
-        self.admin.create_topics([new], operation_timeout=30)[self.name].result(30)
+        self.admin.create_topics([new], operation_timeout=30)[self.name].result(HANGS_S)
 
     def fill(self) -> None:
         """Until every segment but the active one is in remote storage."""
@@ -85,12 +85,12 @@ class Log:
         producer = Producer({"bootstrap.servers": self.stack.endpoints.kafka_bootstrap, **alone})
         for value in values:
             producer.produce(self.name, value, partition=0)
-        assert producer.flush(120) == 0
+        flushed(producer, 120)
 
     def set_config(self, key: str, value: str) -> None:
         change = ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
         resource = ConfigResource(ResourceType.TOPIC, self.name, incremental_configs=[change])
-        self.admin.incremental_alter_configs([resource])[resource].result(30)
+        self.admin.incremental_alter_configs([resource])[resource].result(HANGS_S)
 
     def values(self, start: int, count: int) -> list[bytes]:
         """Of so many records from ``start`` on, as a consumer of the broker gets them."""
@@ -172,7 +172,7 @@ class Log:
         until(f"a leader of {self.name}", led)
 
     def delete(self) -> None:
-        self.admin.delete_topics([self.name])[self.name].result(30)
+        self.admin.delete_topics([self.name])[self.name].result(HANGS_S)
 
 
 def test_kafka_serves_no_remote_segment_past_its_log_end_and_an_empty_leader_deletes_them(

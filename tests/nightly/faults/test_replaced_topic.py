@@ -23,7 +23,7 @@ from tests.history.operations import (
     Value,
 )
 from tests.recorder import BOUNDS, Recorder
-from tests.support.waiting import until
+from tests.support.waiting import HANGS_S, until
 from tideline.demo import topic as topics
 from tideline.demo.ledger import Ledger
 from tideline.stack import Stack
@@ -51,7 +51,7 @@ def test_a_hybrid_topic_replaced_under_its_producers_gives_nothing_to_the_next_o
         until("a suffix", lambda: recorder.told_through("plain") > boundary + 20)
         end = recorder.read_through(gateways)
         deleting, deleted = len(recorder.operations), time.monotonic()
-        case.admin.delete_topics([case.topic], operation_timeout=30)[case.topic].result(60)
+        case.admin.delete_topics([case.topic], operation_timeout=30)[case.topic].result(HANGS_S)
         again = Case(
             stack, case.topic, 1, created_again(case), Ledger(), case.admin, case.bootstrap
         )

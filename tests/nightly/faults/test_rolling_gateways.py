@@ -19,7 +19,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.harness import LASTING_SESSION
-from tests.support.waiting import until
+from tests.support.waiting import HANGS_S, flushed, until
 from tideline.demo.patience import Patience
 from tideline.stack import Stack
 
@@ -60,7 +60,7 @@ class Load:
         self._admin = AdminClient({"bootstrap.servers": self.bootstrap})
         made = [NewTopic(topic, PARTITIONS, 3) for topic in self.topics.values()]
         for created in self._admin.create_topics(made).values():
-            created.result(60)
+            created.result(HANGS_S)
         self._clients: list[object] = []
         """One that is destroyed while it waits for its coordinator holds up the interpreter."""
         self._threads = [
@@ -111,7 +111,7 @@ class Load:
             number += 1
             producer.poll(0)
             self.stopping.wait(PAUSE_S)
-        assert producer.flush(60) == 0
+        flushed(producer, 60)
 
     def _idempotent(self) -> None:
         self._produce("idempotent", self._producer(**{"enable.idempotence": True}))
@@ -121,7 +121,7 @@ class Load:
 
     def _txn(self) -> None:
         producer = self._producer(**{"transactional.id": f"{self._group}-txn"})
-        producer.init_transactions(60)
+        producer.init_transactions(HANGS_S)
         number = 0
         while not self.stopping.is_set():
             values = []
@@ -131,7 +131,7 @@ class Load:
                 producer.produce(self.topics["txn"], value, partition=partition)
                 values.append((partition, value))
                 number += 1
-            producer.commit_transaction(60)
+            producer.commit_transaction(HANGS_S)
             now = time.monotonic()
             self.acknowledged["txn"] += [(now, *one) for one in values]
             self.stopping.wait(PAUSE_S)
@@ -209,7 +209,7 @@ class Load:
     def leaders(self) -> dict[str, dict[int, set[int]]]:
         """By kind and node: the partitions that it leads."""
         found: dict[str, dict[int, set[int]]] = {kind: defaultdict(set) for kind in self.topics}
-        told = self._admin.list_topics(timeout=30).topics
+        told = self._admin.list_topics(timeout=HANGS_S).topics
         for kind, topic in self.topics.items():
             for number, partition in told[topic].partitions.items():
                 found[kind][partition.leader].add(number)
@@ -238,7 +238,7 @@ def carried(stack: Stack, node: int) -> int:
     )
     for program, address in stack.endpoints.metrics.items():
         if program.startswith("gateway-") and program != f"gateway-{node}":
-            with urlopen(f"http://{address}/metrics", timeout=30) as answer:
+            with urlopen(f"http://{address}/metrics", timeout=HANGS_S) as answer:
                 found += sum(int(float(n)) for n in wanted.findall(answer.read().decode()))
     return found
 

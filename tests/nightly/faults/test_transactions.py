@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 
 from tests.harness import Case, command, migration_case
-from tests.support.waiting import HANGS_S, until
+from tests.support.waiting import HANGS_S, flushed, until
 from tideline.domain.migration import Phase
 from tideline.stack import Stack
 
@@ -37,7 +37,7 @@ def test_an_open_transaction_delays_the_boundary_and_nothing_else(stack: Stack) 
         application = transactional(case, f"app-{case.topic}")
         application.begin_transaction()
         application.produce(case.topic, b"inside", partition=0)
-        application.flush(30)
+        flushed(application, 30)
         case.produce()
         case.until_acknowledged(20)
         case.trigger()
@@ -47,7 +47,7 @@ def test_an_open_transaction_delays_the_boundary_and_nothing_else(stack: Stack) 
         )
         case.until_acknowledged(40)
         assert case.boundaries() == [-1]
-        application.commit_transaction(30)
+        application.commit_transaction(HANGS_S)
         case.until_crossed()
         case.until_acknowledged(20)
 
@@ -62,7 +62,7 @@ def test_a_new_transaction_is_refused_and_its_client_aborts_and_goes_elsewhere(
         holder = transactional(case, f"holder-{case.topic}")
         holder.begin_transaction()
         holder.produce(case.topic, b"open", partition=0)
-        holder.flush(30)
+        flushed(holder, 30)
         newcomer = transactional(case, f"newcomer-{case.topic}")
         case.trigger()
         until("the drain to wait", lambda: drain_reason(case))
@@ -70,15 +70,15 @@ def test_a_new_transaction_is_refused_and_its_client_aborts_and_goes_elsewhere(
         newcomer.begin_transaction()
         newcomer.produce(case.topic, b"refused", partition=0)
         with pytest.raises(KafkaException) as refused:
-            newcomer.commit_transaction(30)
+            newcomer.commit_transaction(HANGS_S)
         assert refused.value.args[0].txn_requires_abort(), refused.value
-        newcomer.abort_transaction(30)
+        newcomer.abort_transaction(HANGS_S)
 
         newcomer.begin_transaction()
         newcomer.produce(elsewhere.topic, b"accepted", partition=0)
-        newcomer.commit_transaction(30)
+        newcomer.commit_transaction(HANGS_S)
         assert case.boundaries() == [-1]
-        holder.commit_transaction(30)
+        holder.commit_transaction(HANGS_S)
         case.until_crossed()
 
 
@@ -87,7 +87,7 @@ def test_past_the_deadline_an_open_transaction_is_aborted_if_so_configured(stack
         application = transactional(case, f"late-{case.topic}")
         application.begin_transaction()
         application.produce(case.topic, b"too late", partition=0)
-        application.flush(30)
+        flushed(application, 30)
         command(
             stack, "migrate", case.topic, "--open-transactions", "abort",
             "--drain-deadline-ms", "2000", wait=True,
@@ -97,7 +97,7 @@ def test_past_the_deadline_an_open_transaction_is_aborted_if_so_configured(stack
 
         def commit() -> None:
             try:
-                application.commit_transaction(30)
+                application.commit_transaction(HANGS_S)
             except KafkaException as error:
                 outcome.append(error)
 

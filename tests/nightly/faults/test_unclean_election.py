@@ -23,7 +23,7 @@ from tests.go_like import GoLikeProducer
 from tests.harness import Breakpoint, Case, leader_of, migration_case
 from tests.history.operations import Outcome, Produce, Truncated
 from tests.recorder import Recorder
-from tests.support.waiting import HANGS_S, until
+from tests.support.waiting import HANGS_S, flushed, until
 from tideline.domain.ids import TopicPartition
 from tideline.domain.migration import UNDEFINED_OFFSET, Phase
 from tideline.kafka.admin import KafkaAdmin
@@ -390,7 +390,7 @@ def append_past_the_gateways(stack: Stack, topic: str, node: int, values: list[b
         producer.produce(
             topic, value, partition=0, on_delivery=lambda error, _: failures.append(error)
         )
-    assert producer.flush(60) == 0
+    flushed(producer, 60)
     assert failures == [None] * len(values)
 
 

@@ -31,6 +31,7 @@ from kio.schema.errors import ErrorCode
 from tests.asked import Places, request, told
 from tests.authorizing_broker import AuthorizingBroker, User, authorizing_broker
 from tests.raw import message
+from tests.support.waiting import HANGS_S
 from tests.unit.gateway.fakes import (
     FakeObjectStore,
     GatewayPlane,
@@ -99,7 +100,7 @@ async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         names = [TRACKED, TWIN, SECRET]
         for created in admin.create_topics([NewTopic(n, 1, 1) for n in names]).values():
-            created.result(60)
+            created.result(HANGS_S)
         grant(admin, "m-", GRANTED)
         plane = GatewayPlane()
         gateway, parts = await serve(exits, directory, broker, plane)
@@ -172,7 +173,7 @@ async def serve(
 def grant(admin: AdminClient, prefix: str, granted: dict[str, AclOperation]) -> None:
     bindings = [_binding(user, prefix, operation) for user, operation in granted.items()]
     for made in admin.create_acls(bindings).values():
-        made.result(30)
+        made.result(HANGS_S)
 
 
 def _binding(user: str, prefix: str, operation: AclOperation) -> AclBinding:
@@ -342,7 +343,7 @@ async def test_a_right_that_is_taken_away_ends_within_its_time_and_one_that_is_g
     finally:
         binding = _binding("nobody", TRACKED, AclOperation.DESCRIBE)
         for gone in world.admin.delete_acls([_filter(binding)]).values():
-            gone.result(30)
+            gone.result(HANGS_S)
     await until_told(world, client, DENIED)
     client.close()
 

@@ -49,7 +49,7 @@ from tests.harness import Case, ports_of
 from tests.ports import free_ports
 from tests.rehearsed import blocks
 from tests.rehearsed_site import ROOT, Site
-from tests.support.waiting import until
+from tests.support.waiting import HANGS_S, until
 from tests.systemctl import Systemd
 from tideline.demo import topic as topics
 from tideline.demo.ledger import Ledger
@@ -151,7 +151,7 @@ class Installation:
         scram = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
         user = UserScramCredentialUpsertion(ADMIN, scram, password.encode())
         for made in setup.alter_user_scram_credentials([user]).values():
-            made.result(30)
+            made.result(HANGS_S)
         module = "org.apache.kafka.common.security.scram.ScramLoginModule"
         write_private(
             self._admin_properties,
@@ -253,7 +253,7 @@ def clients(installation: Installation) -> Iterator[Case]:
 
 def in_sync(admin: AdminClient) -> bool:
     """Whether every replica is in sync, and every broker there."""
-    seen = admin.list_topics(timeout=30)
+    seen = admin.list_topics(timeout=HANGS_S)
     partitions = [p for topic in seen.topics.values() for p in topic.partitions.values()]
     return len(seen.brokers) == 3 and all(len(p.isrs) == len(p.replicas) for p in partitions)
 
@@ -273,7 +273,7 @@ def give_back(installation: Installation, clients: Case, node: int) -> None:
 
 def asked_of_gateway(installation: Installation, node: int) -> float:
     where = installation.stack.endpoints.metrics[f"gateway-{node}"]
-    with urlopen(f"http://{where}/metrics", timeout=30) as answer:
+    with urlopen(f"http://{where}/metrics", timeout=HANGS_S) as answer:
         return sum(map(float, REQUESTS.findall(answer.read().decode())))
 
 

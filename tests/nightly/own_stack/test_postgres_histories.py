@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.conftest import HOMES_VARIABLE
 from tests.harness import Case, Command, migration_case
-from tests.support.waiting import HANGS_S, until
+from tests.support.waiting import HANGS_S, flushed, until
 from tests.two_servers import Role, TwoServers, high_watermarks, serving, two_servers
 from tideline.demo.ledger import Ledger
 from tideline.demo.rehearsal import leave_empty
@@ -76,7 +76,7 @@ def born_under_load(stack: TwoServers) -> Iterator[Case]:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     name, partitions = f"born-{time.monotonic_ns() % 1_000_000}", 2
     new = NewTopic(name, partitions, 1, config={"diskless.enable": "true"})
-    admin.create_topics([new])[name].result(30)
+    admin.create_topics([new])[name].result(HANGS_S)
     case = Case(stack, name, partitions, topic_id(admin, name), Ledger(), admin, bootstrap)
     try:
         load(case)
@@ -226,7 +226,7 @@ def told(case: Case) -> int:
     producer = Producer({"bootstrap.servers": case.bootstrap, "message.send.max.retries": 0})
     producer.produce(case.topic, b"", partition=0, on_delivery=lambda error, _: codes.append(
         error.code() if error else KafkaError.NO_ERROR))  # fmt: skip
-    assert producer.flush(60) == 0
+    flushed(producer, 60)
     return codes[0]
 
 

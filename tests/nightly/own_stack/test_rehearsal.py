@@ -20,7 +20,7 @@ from tests.conftest import HOMES_VARIABLE
 from tests.harness import Breakpoint, Case, command, migration_case, write
 from tests.old_backup import AGED, CLASSIC, OLD, World, before_the_backup
 from tests.refusals import Refusals
-from tests.support.waiting import until
+from tests.support.waiting import HANGS_S, flushed, until
 from tests.two_servers import SOON
 from tideline import control_plane
 from tideline.demo.context import DemoContext, DemoOptions, DemoOutput
@@ -231,19 +231,19 @@ def born_and_cut(demo: Demo) -> None:
         [NewTopic(name, 1, 1, config={"diskless.enable": "true"}) for name in ("births", "gone")]
     )
     for future in made.values():
-        future.result(30)
+        future.result(HANGS_S)
     for name in ("births", "gone"):
         born(demo, name, BORN)
     at = TopicPartition("births", 0, CUT)
-    assert demo.admin.delete_records([at])[at].result(30).low_watermark == CUT
-    demo.admin.delete_topics(["gone"])["gone"].result(30)
+    assert demo.admin.delete_records([at])[at].result(HANGS_S).low_watermark == CUT
+    demo.admin.delete_topics(["gone"])["gone"].result(HANGS_S)
 
 
 def born(demo: Demo, topic: str, values: list[bytes]) -> None:
     producer = Producer({"bootstrap.servers": demo.bootstrap, "enable.idempotence": True})
     for value in values:
         producer.produce(topic, value, partition=0)
-    assert producer.flush(60) == 0
+    flushed(producer, 60)
 
 
 def read_births(demo: Demo, more: int = 0, there: int = 0) -> list[bytes]:
@@ -257,7 +257,7 @@ def read_births(demo: Demo, more: int = 0, there: int = 0) -> list[bytes]:
         }
     )
     try:
-        low, high = consumer.get_watermark_offsets(TopicPartition("births", 0), timeout=30)
+        low, high = consumer.get_watermark_offsets(TopicPartition("births", 0), timeout=HANGS_S)
         assert (low, high) == (CUT, len(BORN) + more)
         consumer.assign([TopicPartition("births", 0, OFFSET_BEGINNING)])
         found: list[bytes] = []

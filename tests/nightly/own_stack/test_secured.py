@@ -37,7 +37,7 @@ from tests.clients.ways import Way
 from tests.conftest import HOMES_VARIABLE, SHARED
 from tests.harness import Case, migration_case
 from tests.records_asked import asked
-from tests.support.waiting import HANGS_S, until
+from tests.support.waiting import HANGS_S, flushed, until
 from tests.tiering_now import tier
 from tests.unit.gateway.test_transport import produce
 from tideline.demo import topic as topics
@@ -110,7 +110,9 @@ def config(stack: Stack, **more: Any) -> dict[str, Any]:
 
 
 def counted(stack: Stack, name: str, outcome: str) -> float:
-    with urlopen(f"http://{stack.endpoints.metrics['gateway-1']}/metrics", timeout=30) as answer:
+    with urlopen(
+        f"http://{stack.endpoints.metrics['gateway-1']}/metrics", timeout=HANGS_S
+    ) as answer:
         for line in answer.read().decode().splitlines():
             if line.startswith(f'inkless_gateway_{name}_total{{outcome="{outcome}"}}'):
                 return float(line.rpartition(" ")[2])
@@ -297,7 +299,7 @@ def test_who_logs_in_by_another_mechanism_writes_and_reads_across_b0(
     producer.produce(
         topic, mechanism, partition=0, on_delivery=lambda error, m: at.append(error or m.offset())
     )
-    assert producer.flush(60) == 0
+    flushed(producer, 60)
     (offset,) = at
     assert isinstance(offset, int), offset
     assert offset > migration.boundary > 0

@@ -25,7 +25,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from tests.conftest import HOMES_VARIABLE
 from tests.harness import Case, command, killed, migration_case
-from tests.support.waiting import HANGS_S, until
+from tests.support.waiting import HANGS_S, flushed, until
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.observer import KafkaObserver, OffsetSpec, PartitionLayout
 from tideline.stack import Stack
@@ -115,7 +115,7 @@ def round_trip(stack: Stack, tag: str, topic: str = TOPIC) -> None:
 
     for n in range(partitions):
         producer.produce(topic, f"{tag}-{n}".encode(), partition=n, on_delivery=settled)
-    assert producer.flush(120) == 0
+    flushed(producer, 120)
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": f"g-{tag}"})
     consumer.assign([TopicPartition(topic, n, OFFSET_BEGINNING) for n in range(partitions)])
     values: set[bytes] = set()
@@ -158,7 +158,7 @@ def reassign(stack: Stack, file: Path, wanted: dict[int, Sequence[int]]) -> None
 def test_a_topic_born_diskless_has_a_replica_in_each_rack_and_so_has_what_it_grows_by(
     racks: Stack, admin: AdminClient
 ) -> None:
-    admin.create_partitions([NewPartitions(TOPIC, 6)])[TOPIC].result(60)
+    admin.create_partitions([NewPartitions(TOPIC, 6)])[TOPIC].result(HANGS_S)
     until("six partitions", lambda: len(layouts(racks)) == 6)
     found = layouts(racks)
     assert [racks_of(p.replicas) for p in found.values()] == [["rack-1", "rack-2"]] * 6
@@ -179,9 +179,9 @@ def test_what_is_the_clusters_to_say_is_refused(
 ) -> None:
     topic = NewTopic("refused", 1, config={"diskless.enable": "true"}, **how)  # type: ignore[arg-type]
     with pytest.raises(KafkaException) as refused:
-        admin.create_topics([topic])["refused"].result(60)
+        admin.create_topics([topic])["refused"].result(HANGS_S)
     assert refused.value.args[0].name() == code
-    assert "refused" not in admin.list_topics(timeout=20).topics
+    assert "refused" not in admin.list_topics(timeout=HANGS_S).topics
 
 
 def test_kafkas_own_tools_move_replicas_and_leaders_and_normalising_makes_them_even_again(
