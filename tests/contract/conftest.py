@@ -1,4 +1,5 @@
-"""A private Postgres for the contract tests: one server per run, one database per test module."""
+"""A private Postgres for the contract tests, one server per run and one database per test module;
+and one Temporal server that skips time."""
 
 from __future__ import annotations
 
@@ -24,6 +25,7 @@ from pydantic import SecretStr
 from benchmarks.throwaway import ThrowawayPostgres
 from tests.contract.scenes import MemoryScene, PostgresScene, Scene
 from tests.ports import free_port
+from tests.support.waiting import HANGS_S, until
 from tests.unit.rebuild.buckets import Bucket
 from tideline.control_plane import ControlPlane, connect
 from tideline.control_plane.migrate import apply, provision_roles
@@ -31,8 +33,11 @@ from tideline.rebuild.postgres import RebuildPostgres
 from tideline.settings import ControlPlaneSettings
 from tideline.stack import processes
 from tideline.stack.parts.postgres import system_user
+from tideline.stack.startup import tail
 
 if TYPE_CHECKING:
+    from temporalio.testing import WorkflowEnvironment
+
     from tests.contract.tiering_world import World
 
 PASSWORDS = {
@@ -62,7 +67,7 @@ class PostgresServer(ThrowawayPostgres):
         """What a client program of the installation prints."""
         return subprocess.run(
             [str(self.binaries / program), make_conninfo(self.dsn, dbname=database), *arguments],
-            input=stdin, check=True, capture_output=True, text=True, timeout=60,
+            input=stdin, check=True, capture_output=True, text=True, timeout=HANGS_S,
         ).stdout  # fmt: skip
 
     def copy_volume(self) -> Path:
@@ -90,9 +95,13 @@ class PostgresServer(ThrowawayPostgres):
         shutil.rmtree(self.data, ignore_errors=True)  # it may be lost
         self._run("pg_basebackup", "-d", primary.dsn, "-X", "stream", "-c", "fast", "-R")
 
+    def last_words(self) -> str:
+        """The end of its log."""
+        return "\n".join(tail(self._directory / "postgres.log", 40))
+
     def stop(self) -> None:
         """Immediate: what a crash of the server looks like to its clients."""
-        self._end(signal.SIGQUIT, within_s=20)
+        self._end(signal.SIGQUIT, within_s=HANGS_S)
 
     def kill(self) -> None:
         """SIGKILL to each of its processes: nobody says goodbye."""
@@ -101,7 +110,7 @@ class PostgresServer(ThrowawayPostgres):
         processes.signal_all(members, signal.SIGKILL)
         self._process.wait()
         self._process = None
-        psutil.wait_procs(members, timeout=20)
+        until("the processes to be gone", lambda: not psutil.wait_procs(members, timeout=0)[1])
 
 
 @contextmanager
@@ -220,6 +229,25 @@ def postgres(database: Database) -> Iterator[RebuildPostgres]:
     found = RebuildPostgres(database.settings())
     yield found
     found.close()
+
+
+@pytest.fixture(scope="session")
+async def skipping_server() -> AsyncIterator[WorkflowEnvironment]:
+    from tests.contract.workflows.skipping import time_skipping_server
+
+    async with time_skipping_server() as environment:
+        yield environment
+
+
+@pytest.fixture
+async def skipping(skipping_server: WorkflowEnvironment) -> AsyncIterator[WorkflowEnvironment]:
+    """Temporal's server on which hours of waiting take milliseconds. The tests of a process share
+    it one after the other: workflows have ids and queues of their own, and its clock is ahead, by
+    ten years for each workflow that has failed (the server would still end it then)."""
+    from tests.contract.workflows.skipping import settled
+
+    yield skipping_server
+    await settled(skipping_server)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.contract.scenes import batch
-from tests.contract.test_tiering_races import WAIT_S, Race, race, tiered
+from tests.contract.test_tiering_races import Race, race, result, tiered
 from tests.contract.tiering import ALL_OLD, Tiered
 from tideline.control_plane.errors import ObjectKeyRejected
 
@@ -43,7 +43,7 @@ async def test_a_commit_that_comes_while_its_key_is_forgotten_is_refused(
 
     def commit() -> object:
         late = tiered.scene.commit(gateway, batch(log), key="k")
-        return asyncio.run_coroutine_threadsafe(late, loop).result(WAIT_S)
+        return result(asyncio.run_coroutine_threadsafe(late, loop))
 
     waiting = await asyncio.to_thread(race.start, commit)
     race.held.commit()

@@ -12,6 +12,7 @@ import pytest
 from psycopg.rows import tuple_row
 
 from tests.contract.scenes import PostgresScene, Scene, batch
+from tests.support.waiting import HANGS_S, WITHIN_S, bounded, eventually, within
 from tideline.control_plane.errors import (
     GatewayFenced,
     ObjectKeyRejected,
@@ -113,17 +114,17 @@ async def test_long_polls_are_answered_what_has_moved_and_nothing_else(
 
     async def until_answered(more: int) -> None:
         wanted = len(answers) + more
-        async with asyncio.timeout(30), answered:
+        async with bounded("more answers", 30), answered:
             await answered.wait_for(lambda: len(answers) >= wanted)
 
     monkeypatch.setattr(scene.plane, "high_watermarks", recorded)
     watermarks = HighWatermarks(scene.plane, TrackingView(lambda: True), poll_s=0.005)
-    waiting = asyncio.create_task(watermarks.wait(dict.fromkeys(logs, 1), 30))
+    waiting = asyncio.create_task(watermarks.wait(dict.fromkeys(logs, 1), HANGS_S))
     await until_answered(3)
     assert answers[0] == dict.fromkeys(logs, 1), "nothing was known before"
     assert answers[1:] == [{}] * len(answers[1:])
     await scene.commit(gateway, batch(logs[7], records=2))
-    assert await waiting
+    assert await within("what has moved", waiting, 30)
     assert [found for found in answers[1:] if found] == [{logs[7]: 3}]
     await watermarks.close()
 
@@ -153,17 +154,15 @@ async def test_a_retry_while_the_first_call_still_runs_waits_for_its_outcome(
             asyncio.create_task(postgres_scene.commit(gateway, batch(log, records=4), key="k"))
             for _ in range(2)
         ]
-        waiting = 0
-        async with asyncio.timeout(60):
-            while waiting < 2:
-                cursor = await blocker.execute(
-                    "SELECT count(*) FROM pg_stat_activity "
-                    "WHERE wait_event_type = 'Lock' AND datname = current_database()"
-                )
-                row = await cursor.fetchone()
-                assert row is not None
-                waiting = row[0]
-                await asyncio.sleep(0.01)
+
+        def both_wait() -> bool:
+            """Asked on another connection: within a transaction the answer stays the same."""
+            return postgres_scene.sql(
+                "SELECT count(*) FROM pg_stat_activity "
+                "WHERE wait_event_type = 'Lock' AND datname = current_database()"
+            ) == [(2,)]
+
+        await eventually("both calls to wait for the lock", both_wait, WITHIN_S)
         await blocker.rollback()
         first, second = await asyncio.gather(*calls)
     assert first == second

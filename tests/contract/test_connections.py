@@ -94,6 +94,7 @@ def test_a_task_waits_for_its_turn_while_the_jobs_have_all_of_their_connections(
             assert connection.execute(query, [JOBS]).fetchone() == (2,)
         planes[0].close()
         # Not where its log ends: others write meanwhile.
-        assert third.result(30).history_id == planes[1].identity().history_id
+        until("the third to have its turn", third.done, 30)
+        assert third.result().history_id == planes[1].identity().history_id
     for plane in planes[1:]:
         plane.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -15,6 +14,7 @@ import pytest
 
 from tests.contract.conftest import Database
 from tests.contract.scenes import GatewayProcess, PostgresScene, Scene
+from tests.support.waiting import until
 from tests.unit.activities.world import FakeKafka, FakeStore
 from tests.whole_migration import RUN, migrate
 from tideline.control_plane import ControlPlane, connect
@@ -206,10 +206,7 @@ def written(dsn: str) -> dict[str, tuple[int, int]]:
             "SELECT FROM pg_stat_activity WHERE datname = current_database() "
             "AND backend_type = 'client backend' AND pid <> pg_backend_pid()"
         )
-        ends = time.monotonic() + 20
-        while connection.execute(others).fetchall():
-            assert time.monotonic() < ends, "somebody keeps a connection open"
-            time.sleep(0.02)
+        until("others to end", lambda: not connection.execute(others).fetchall(), 20)
         found = connection.execute(
             "SELECT relname, n_tup_ins, n_tup_upd FROM pg_stat_user_tables "
             "WHERE schemaname = 'tideline'"

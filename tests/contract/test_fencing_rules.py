@@ -12,6 +12,7 @@ import pytest
 from psycopg.rows import tuple_row
 
 from tests.contract.scenes import GatewayProcess, PostgresScene, Scene
+from tests.support.waiting import WITHIN_S, bounded, eventually
 from tideline.control_plane.errors import (
     GatewayFenced,
     GatewayIdHeld,
@@ -274,7 +275,7 @@ async def test_an_attempt_to_begin_and_an_abort_do_not_wait_for_each_other(
     )
     blocker, *others = [await connect() for _ in range(3)]
     try:
-        async with asyncio.timeout(60):
+        async with bounded("an attempt and an abort", WITHIN_S):
             await blocker.execute(begin_and_abort[0], [topic_id])
             calls: list[asyncio.Task[Any]] = []
             async with blocker.transaction():
@@ -282,8 +283,7 @@ async def test_an_attempt_to_begin_and_an_abort_do_not_wait_for_each_other(
                 for connection, call in zip(others, reversed(begin_and_abort), strict=True):
                     work = connection.execute(call, [topic_id])
                     calls.append(asyncio.ensure_future(work))
-                    while await _waiting(blocker) < len(calls):  # noqa: ASYNC110 - tells nobody
-                        await asyncio.sleep(0.01)
+                    await eventually("the call to wait", partial(_wait, blocker, len(calls)))
             aborted, begun = await asyncio.gather(*calls, return_exceptions=True)
     finally:
         for connection in (blocker, *others):
@@ -293,8 +293,8 @@ async def test_an_attempt_to_begin_and_an_abort_do_not_wait_for_each_other(
     assert begun.sqlstate == "TL028"
 
 
-async def _waiting(connection: psycopg.AsyncConnection[Any]) -> int:
+async def _wait(connection: psycopg.AsyncConnection[Any], calls: int) -> bool:
     cursor = await connection.execute("SELECT count(DISTINCT pid) FROM pg_locks WHERE NOT granted")
     row = await cursor.fetchone()
     assert row is not None
-    return int(row[0])
+    return int(row[0]) >= calls

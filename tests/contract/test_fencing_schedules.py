@@ -14,6 +14,7 @@ from uuid import UUID
 import pytest
 
 from tests.contract.scenes import GatewayProcess, Scene
+from tests.support.waiting import HANGS_S, WITHIN_S, eventually, within
 from tests.unit.gateway.fakes import FakeClock, until
 from tideline.control_plane.errors import GatewayIdHeld
 from tideline.domain.ids import TopicIdPartition, TopicPartition
@@ -81,14 +82,13 @@ class GatewayParts:
     def process(self) -> GatewayProcess:
         return GatewayProcess(self.gateway_id, self.lease.incarnation)
 
-    async def tells(
-        self, log: TopicIdPartition, offset: int, patience_s: float = TOLD_WITHIN_S
-    ) -> bool:
+    async def tells(self, log: TopicIdPartition, offset: int, patience_s: float = HANGS_S) -> bool:
         """Forward a produce that Kafka appends at ``offset``; whether its producer is told."""
         ticket = self.fences.forwarded(log)
         told = False
         try:
-            told = await self.fences.pass_gate(log, ticket, offset, patience_s)
+            passes = self.fences.pass_gate(log, ticket, offset, patience_s)
+            told = await within("the answer to be relayed or not", passes, TOLD_WITHIN_S)
         except (TimeoutError, IncarnationFenced):
             pass
         finally:
@@ -208,7 +208,7 @@ async def test_an_append_in_flight_at_the_closing_is_told_at_once_and_before_the
     generation = await scene.plane.next_generation(log)
     await scene.plane.close_generation(log, generation, 60_000)
     await gateway.hear()
-    assert await gateway.fences.pass_gate(log, ticket, 99, 5.0)
+    assert await within("the gate", gateway.fences.pass_gate(log, ticket, 99, HANGS_S), 5)
     (entry,) = await scene.plane.quiesce_barrier(log, generation)
     assert not entry.acknowledged
     gateway.fences.answered(log, 99)
@@ -218,12 +218,11 @@ async def test_an_append_in_flight_at_the_closing_is_told_at_once_and_before_the
 
 
 async def until_acknowledged(scene: Scene, log: TopicIdPartition, generation: int) -> None:
-    async with asyncio.timeout(60):
-        while True:
-            entries = await scene.plane.quiesce_barrier(log, generation)
-            if all(entry.acknowledged for entry in entries):
-                return
-            await asyncio.sleep(0.01)
+    async def acknowledged() -> bool:
+        entries = await scene.plane.quiesce_barrier(log, generation)
+        return all(entry.acknowledged for entry in entries)
+
+    await eventually("all acknowledgements", acknowledged, WITHIN_S)
 
 
 async def test_a_quiesce_waits_for_what_was_forwarded_before_the_topic_was_tracked(
@@ -247,14 +246,14 @@ async def test_what_a_frozen_gateway_reads_past_the_boundary_is_not_shown(
     scene: Scene, gateway: GatewayParts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Schedules 2 and 26."""
-    monkeypatch.setattr(quiesce, "READ_PATIENCE_S", 20.0)
+    monkeypatch.setattr(quiesce, "READ_PATIENCE_S", HANGS_S)
     log = await migrating(scene, gateway)
-    await gateway.fences.observe(log, 90, 3)
+    await within("a confirmed read", gateway.fences.observe(log, 90, 3), TOLD_WITHIN_S)
     generation = await scene.plane.next_generation(log)
     await scene.plane.close_generation(log, generation, 60_000)
     assert await scene.fence(gateway.process)
     await scene.persist(log, 100, generation)
-    await gateway.fences.observe(log, 101, 3)
+    await within("a read", gateway.fences.observe(log, 101, 3), TOLD_WITHIN_S)
     route = gateway.tracking.partition(log.topic_id, log.partition)
     assert gateway.fences.ceiling_of(log, route) == 90
     assert not await gateway.fences.confirmed(log)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ import pytest
 from tests.contract.conftest import PASSWORDS, Database, PostgresServer, a_server
 from tests.contract.scenes import PostgresScene, batch
 from tests.contract.test_pools import waiting
+from tests.support.waiting import SOON_S, eventually, within
 from tests.unit.gateway.fakes import until
 from tideline.background import cancel_and_wait
 from tideline.control_plane import ControlPlane, connect, pool
@@ -50,14 +52,27 @@ def own_server() -> Iterator[PostgresServer]:
 
 
 async def identity_once_it_answers(
-    plane: ControlPlane, seen: ServerIdentity | None = None
+    plane: ControlPlane, seconds: float = SOON_S, seen: ServerIdentity | None = None
 ) -> ServerIdentity:
-    async with asyncio.timeout(10):
-        while True:
-            try:
-                return await plane.identity(seen)
-            except TidelineError:
-                await asyncio.sleep(0.05)
+    """A busy machine may take longer for a connection than the settings of a test allow."""
+
+    async def answered() -> ServerIdentity | None:
+        with suppress(TidelineError):
+            return await plane.identity(seen)
+        return None
+
+    return await eventually("Postgres to answer", answered, seconds)
+
+
+async def refusal(call: Callable[[], Awaitable[object]]) -> str:
+    """Why Postgres is not asked; until that is known each call fails in another way."""
+
+    async def refused() -> str:
+        with pytest.raises(TidelineError) as failed:
+            await call()
+        return str(failed.value) if isinstance(failed.value, WrongHistory) else ""
+
+    return await eventually("another history to be told from this one", refused, 20)
 
 
 async def test_a_promotion_that_lost_nothing_is_told_from_a_crash_and_from_a_loss(
@@ -70,7 +85,7 @@ async def test_a_promotion_that_lost_nothing_is_told_from_a_crash_and_from_a_los
         before = await plane.identity()
         own_server.stop()
         own_server.start()
-        after = await identity_once_it_answers(plane, before)
+        after = await identity_once_it_answers(plane, seen=before)
         assert disagreement(before, after) is None, "a crash takes nothing back"
         assert after.timeline == before.timeline
         own_server.stop()
@@ -84,7 +99,7 @@ async def test_a_promotion_that_lost_nothing_is_told_from_a_crash_and_from_a_los
                 read = admin.execute(f"SELECT upto, whole FROM tideline.{changes}(NULL)")
                 assert read.fetchall() == [(None, True)]
             admin.execute("SELECT pg_promote()")
-        promoted = await identity_once_it_answers(plane, before)
+        promoted = await identity_once_it_answers(plane, seen=before)
         assert promoted.timeline == before.timeline + 1
         assert "waited for no standby" in str(disagreement(before, promoted))
         assert lacks_commits(before, promoted)
@@ -155,7 +170,7 @@ async def test_who_listened_before_anything_was_seen_goes_on_listening(
     await listening.open()
     task = asyncio.create_task(listen())
     try:
-        await asyncio.wait_for(ready.wait(), 20)
+        await within("the listener", ready.wait(), 20)
         history.judge(None, await listening.call(SERVER_IDENTITY, None, None))
         for number in range(3):
             await asyncio.sleep(2 * pool.HEARTBEAT_S)
@@ -186,7 +201,7 @@ async def test_a_volume_that_was_rolled_back_gets_no_call(own_server: PostgresSe
     database, history = Database(own_server.dsn), HistoryWatch()
     settings = database.settings("tideline_worker", postgres_connect_timeout_ms=500)
     async with connect(settings, application_name="test", history=history) as plane:
-        await plane.identity()
+        await identity_once_it_answers(plane)
         own_server.stop()
         saved = own_server.copy_volume()
         own_server.start()
@@ -200,13 +215,8 @@ async def test_a_volume_that_was_rolled_back_gets_no_call(own_server: PostgresSe
             for _ in range(3):
                 admin.execute("SELECT tideline.beat_history()")
             admin.execute("CREATE TABLE padding AS SELECT generate_series(1, 100000)")
-        async with asyncio.timeout(20):
-            while True:
-                with pytest.raises(TidelineError) as refused:
-                    await plane.list_gateways()
-                if isinstance(refused.value, WrongHistory):
-                    break
-        assert f"beat {taken_back}" in str(refused.value)
+        why = await refusal(plane.list_gateways)
+        assert f"beat {taken_back}" in why
     async with connect(settings, application_name="another") as plane:
         halted = (await plane.identity()).halted
     assert f"beat {taken_back}" in str(halted), "who starts now has not seen that beat"
@@ -231,6 +241,7 @@ async def test_a_volume_without_the_last_commit_gets_none_after_it(
     with psycopg.connect(own_server.dsn, autocommit=True) as admin:
         admin.execute("CREATE TABLE padding AS SELECT generate_series(1, 100000)")
     async with connect(settings, application_name="test", history=history) as plane:
+        await identity_once_it_answers(plane)
         scene = PostgresScene(plane, own_server.dsn)
         process = await scene.gateway()
         _, (log,) = await scene.diskless_topic()
@@ -255,13 +266,8 @@ async def test_a_volume_without_the_last_commit_gets_none_after_it(
         own_server.start()
         with psycopg.connect(own_server.dsn, autocommit=True) as admin:
             admin.execute("INSERT INTO padding SELECT generate_series(1, 100000)")
-        async with asyncio.timeout(20):
-            while True:
-                with pytest.raises(TidelineError) as refused:
-                    await plane.high_watermarks([log])
-                if isinstance(refused.value, WrongHistory):
-                    break
-        assert "has not got the commit of object" in str(refused.value)
+        why = await refusal(lambda: plane.high_watermarks([log]))
+        assert "has not got the commit of object" in why
     async with connect(settings, application_name="another") as plane:
         halted = (await plane.identity()).halted
     assert "has not got the commit" in str(halted), "who starts now has acknowledged nothing"
@@ -276,6 +282,7 @@ async def test_a_last_commit_that_was_collected_meanwhile_is_not_missed(
     clock = SimpleNamespace(now=0.0)
     monkeypatch.setattr(pool, "clock_s", lambda: clock.now)
     async with connect(settings, application_name="test", history=history) as plane:
+        await identity_once_it_answers(plane)
         scene = PostgresScene(plane, own_server.dsn)
         process = await scene.gateway()
         _, (log,) = await scene.diskless_topic()
@@ -292,12 +299,13 @@ async def test_a_last_commit_that_was_collected_meanwhile_is_not_missed(
 
 
 async def _end_once_it_answers(plane: ControlPlane, log: TopicIdPartition) -> int:
-    async with asyncio.timeout(10):
-        while True:
-            try:
-                return (await plane.high_watermarks([log]))[log]
-            except TidelineError:
-                await asyncio.sleep(0.05)
+    async def answered() -> list[int]:
+        with suppress(TidelineError):
+            return [(await plane.high_watermarks([log]))[log]]
+        return []
+
+    (end,) = await eventually("Postgres to answer", answered)
+    return end
 
 
 async def test_a_copy_of_the_rows_on_another_server_is_another_one(

@@ -33,6 +33,7 @@ from tests.contract.tiering_world import (
     files_of,
     order,
 )
+from tests.support.waiting import WITHIN_S, set_within, until
 from tests.unit.kafka.segment_batches import Spec, sized, spec_lists
 from tests.unit.spark.test_whole_objects import full_disk
 from tideline.control_plane.errors import TieredRangeGone
@@ -539,7 +540,7 @@ def test_a_claim_is_held_while_its_segment_is_built_and_another_attempt_waits_fo
 
         def get(self, *asked: object) -> bytes:
             ahead.set()
-            assert waited.wait(60)
+            set_within("the other attempt to wait", waited, WITHIN_S)
             return world.store.get(*asked)  # type: ignore[arg-type]
 
     class Looking:
@@ -562,13 +563,14 @@ def test_a_claim_is_held_while_its_segment_is_built_and_another_attempt_waits_fo
         closing(JobsControlPlane(world.settings, "second-attempt")) as second,
     ):
         first = pool.submit(slow)
-        assert ahead.wait(60)
+        set_within("the first attempt to read", ahead, WITHIN_S)
         another = merge_partition(world.services(), uuid4(), order(candidate), claim_ms=10_000)
         assert list(another) == [], "another run waits for nobody"
         again = list(
             merge_partition(world.services(Looking()), run, order(candidate), claim_ms=10_000)
         )
-        assert [o.ended for o in first.result(60)] == [Ended.DONE]
+        until("the first attempt to end", first.done)
+        assert [o.ended for o in first.result()] == [Ended.DONE]
     assert again == []
     assert renewals() >= 2, "the claim was held while its segment was built"
     assert not any(lefts[lefts.index(0) :]), "it was waited for until it ended"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from uuid import uuid4
 
 import psycopg
@@ -11,6 +10,8 @@ import pytest
 
 from tests.contract.conftest import Database, PostgresServer
 from tests.contract.scenes import PostgresScene, Scene, batch
+from tests.contract.test_histories import identity_once_it_answers
+from tests.support.waiting import bounded, within
 from tideline.control_plane import CONTROL_CHANNEL, ControlPlane, connect
 from tideline.control_plane.errors import ControlPlaneUnavailable
 from tideline.control_plane.model import TrackingKind
@@ -34,23 +35,16 @@ async def test_an_outage_is_reported_in_time_and_ends_by_itself(
 ) -> None:
     settings = database.settings(postgres_connect_timeout_ms=300)
     async with connect(settings, application_name="test") as plane:
-        await plane.identity()
+        await identity_once_it_answers(plane, 20)
         postgres_server.stop()
         try:
             for _ in range(2):
-                began = time.monotonic()
-                with pytest.raises(ControlPlaneUnavailable):
-                    await plane.identity()
-                assert time.monotonic() - began < 20
+                async with bounded("the outage to be reported", 20):
+                    with pytest.raises(ControlPlaneUnavailable):
+                        await plane.identity()
         finally:
             postgres_server.start()
-        async with asyncio.timeout(20):
-            while True:
-                try:
-                    await plane.identity()
-                    break
-                except ControlPlaneUnavailable:
-                    await asyncio.sleep(0.05)
+        await identity_once_it_answers(plane, 20)
 
 
 async def test_connecting_while_postgres_is_down_fails_in_the_calls_only(
@@ -69,19 +63,20 @@ async def test_connecting_while_postgres_is_down_fails_in_the_calls_only(
 
 
 async def test_a_call_that_waits_for_a_lock_ends_at_the_statement_timeout(
-    database: Database,
+    control_plane: ControlPlane, database: Database
 ) -> None:
+    scene = PostgresScene(control_plane, database.dsn)
+    scene.clear()
+    process = await scene.gateway()
+    _, (log,) = await scene.diskless_topic()
     settings = database.settings(postgres_statement_timeout_ms=1_000)
     async with connect(settings, application_name="test") as plane:
-        scene = PostgresScene(plane, database.dsn)
-        scene.clear()
-        process = await scene.gateway()
-        _, (log,) = await scene.diskless_topic()
+        hurried = PostgresScene(plane, database.dsn)
         async with await psycopg.AsyncConnection.connect(database.dsn) as blocker:
             await blocker.execute("SELECT FROM tideline.logs FOR UPDATE")
             with pytest.raises(ControlPlaneUnavailable, match="57014"):
-                await scene.commit(process, batch(log))
-        assert await plane.high_watermarks([log]) == {log: 0}
+                await hurried.commit(process, batch(log))
+    assert await control_plane.high_watermarks([log]) == {log: 0}
 
 
 async def test_a_listener_hears_of_changes_and_fails_when_it_is_cut_off(
@@ -90,16 +85,16 @@ async def test_a_listener_hears_of_changes_and_fails_when_it_is_cut_off(
     listening = asyncio.Event()
     stream = control_plane.listen([CONTROL_CHANNEL], listening.set)
     first = asyncio.ensure_future(anext(stream))
-    await asyncio.wait_for(listening.wait(), 10)
+    await within("the listener", listening.wait())
     name = f"topic-{uuid4()}"
     await control_plane.begin_tracking(
         name, uuid4(), TrackingKind.BORN_DISKLESS, 1, "CreateTime", 1_000
     )
-    assert await asyncio.wait_for(first, 10) == (CONTROL_CHANNEL, f"topic:{name}")
+    assert await within("the change to be told", first) == (CONTROL_CHANNEL, f"topic:{name}")
     postgres_server.stop()
     try:
         with pytest.raises(ControlPlaneUnavailable):
-            await asyncio.wait_for(anext(stream), 10)
+            await within("the listener to be cut off", anext(stream))
     finally:
         postgres_server.start()
 
@@ -111,7 +106,10 @@ async def test_commits_send_no_notification(scene: Scene) -> None:
     listening = asyncio.Event()
     stream = scene.plane.listen([CONTROL_CHANNEL], listening.set)
     heard = asyncio.ensure_future(anext(stream))
-    await asyncio.wait_for(listening.wait(), 10)
+    await within("the listener", listening.wait())
     await scene.commit(process, batch(log))
     await scene.plane.delete_records(log, 1)
-    assert await asyncio.wait_for(heard, 10) == (CONTROL_CHANNEL, f"log:{log.topic_id}:0")
+    assert await within("the deletion to be told", heard) == (
+        CONTROL_CHANNEL,
+        f"log:{log.topic_id}:0",
+    )

@@ -17,10 +17,9 @@ from spark.tiering.outcomes import Ended, MergeOutcome
 from spark.tiering.side_by_side import merge_partitions
 from spark.tiering.split_files import split
 from tests.contract.tiering_world import World, order
+from tests.support.waiting import HANGS_S, set_within
 from tests.unit.kafka.segment_batches import sized
 from tideline.domain.ids import TopicIdPartition
-
-WAIT_S = 60
 
 
 def split_partitions(world: World, partitions: int, files: int = 1) -> list[TopicIdPartition]:
@@ -61,7 +60,7 @@ def test_small_partitions_are_merged_side_by_side(world: World) -> None:
     logs = split_partitions(world, 2 * SEGMENTS_AT_ONCE)
     together = threading.Barrier(SEGMENTS_AT_ONCE)
     orders = [order(candidate) for candidate in world.plane.merge_candidates()]
-    made = merged(world, Watched(world, lambda: together.wait(WAIT_S) and None), orders)
+    made = merged(world, Watched(world, lambda: together.wait(HANGS_S) and None), orders)
     assert {m.partition for m in made} == {log.partition for log in logs}
     assert [m.ended for m in made] == [Ended.DONE] * len(logs)
     assert all(world.merged(log) == world.expected(log) for log in logs)
@@ -97,10 +96,10 @@ def test_what_ends_one_partition_ends_the_task_and_no_claim_is_left(world: World
     others, over = threading.Barrier(SEGMENTS_AT_ONCE), threading.Event()
 
     def reading() -> None:
-        if others.wait(WAIT_S) == 0:
+        if others.wait(HANGS_S) == 0:
             over.set()
             raise OSError("the disk is broken")
-        assert over.wait(WAIT_S)
+        set_within("the broken one to end", over)
 
     services, worker = world.services(store=Watched(world, reading)), uuid4()
     with pytest.raises(OSError, match="the disk is broken"):

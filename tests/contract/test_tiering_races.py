@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -16,13 +15,12 @@ from psycopg.types.json import Jsonb
 from tests.contract.conftest import Database
 from tests.contract.scenes import PostgresScene, batch
 from tests.contract.tiering import ALL_OLD, Tiered, Worker, jobs, segment_of
+from tests.support.waiting import until
 from tideline.control_plane.errors import StaleClaim, TieredRangeGone, TopicDeleted
 from tideline.control_plane.tiering_model import MergePlan
-from tideline.demo.patience import Patience
 from tideline.domain.ids import TopicIdPartition
 
 T = TypeVar("T")
-WAIT_S = 60.0
 
 
 @pytest.fixture
@@ -42,20 +40,28 @@ class Race:
     def start(self, call: Callable[..., T], *arguments: object) -> Future[T]:
         """Run ``call`` beside the held transaction, and wait until it waits for it."""
         running = self._pool.submit(call, *arguments)
-        patience = Patience(WAIT_S)
-        while not self._scene.sql(
-            "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' "
-            "AND datname = current_database()"
-        ):
-            assert not running.done(), f"it did not wait: {running}"
-            assert not patience.over
-            time.sleep(0.01)
+
+        def waits() -> bool:
+            found = self._scene.sql(
+                "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' "
+                "AND datname = current_database()"
+            )
+            assert found or not running.done(), f"it did not wait: {running}"
+            return found != []
+
+        until("the call to wait", waits)
         return running
 
     def hold(self, function: str, *arguments: object) -> list[tuple[Any, ...]]:
         marks = ", ".join(["%s"] * len(arguments))
         cursor = self.held.execute(f"SELECT tideline.{function}({marks})".encode(), arguments)
         return cursor.fetchall()
+
+
+def result(call: Future[T]) -> T:
+    """Of a call that nothing holds any more."""
+    until("the call to end", call.done)
+    return call.result()
 
 
 @pytest.fixture
@@ -134,7 +140,7 @@ async def test_a_file_that_was_claimed_after_a_claim_began_to_look_is_left(
     )
     race.held.commit()
     ((first, second),) = tiered.scene.sql("SELECT min(file_id), max(file_id) FROM batches")
-    assert [file.file_id for file in late.result(WAIT_S)] == [second]
+    assert [file.file_id for file in result(late)] == [second]
     assert tiered.scene.sql("SELECT count(*) FROM wal_file_claims") == [(2,)]
     assert first != second
 
@@ -150,7 +156,7 @@ async def test_a_finish_that_meets_a_takeover_loses(
         late = race.start(tiered.worker.finish, file)
         race.held.commit()
         with pytest.raises(StaleClaim):
-            late.result(WAIT_S)
+            result(late)
     assert tiered.scene.sql("SELECT count(*) FROM batches WHERE split_id IS NOT NULL") == [(0,)]
 
 
@@ -166,7 +172,7 @@ async def test_of_two_merges_of_a_partition_one_begins(
     with second_worker(database) as other:
         second = race.start(lambda: other.begin(log))
         race.held.commit()
-        assert second.result(WAIT_S) is None
+        assert result(second) is None
 
 
 async def test_retention_that_is_under_way_decides_first(tiered: Tiered, race: Race) -> None:
@@ -175,7 +181,7 @@ async def test_retention_that_is_under_way_decides_first(tiered: Tiered, race: R
     finish = race.start(tiered.plane.finish_merge, log, plan.token, segment_of(plan))
     race.held.commit()
     with pytest.raises(TieredRangeGone):
-        finish.result(WAIT_S)
+        result(finish)
     assert await tiered.read(log) == []
 
 
@@ -185,7 +191,7 @@ async def test_a_deletion_that_is_under_way_decides_first(tiered: Tiered, race: 
     finish = race.start(tiered.plane.finish_merge, log, plan.token, segment_of(plan))
     race.held.commit()
     with pytest.raises(TopicDeleted):
-        finish.result(WAIT_S)
+        result(finish)
 
 
 async def test_retention_after_a_merge_sees_its_segment(tiered: Tiered, race: Race) -> None:
@@ -193,7 +199,7 @@ async def test_retention_after_a_merge_sees_its_segment(tiered: Tiered, race: Ra
     race.hold("finish_merge", *finish_arguments(log, plan))
     retention = race.start(tiered.plane.delete_records, log.topic_id, 0, 3)
     race.held.commit()
-    assert retention.result(WAIT_S) == 3
+    assert result(retention) == 3
     assert tiered.states(log) == ("HYBRID", 3, 3, 3)
     assert await tiered.read(log) == [("segment", 0, 3)]
 
@@ -222,7 +228,7 @@ async def test_a_commit_that_is_under_way_and_a_merge_both_happen(
     assert await tiered.read(log) == [("wal", n, n) for n in range(4)]
     race.held.execute("UPDATE logs SET max_timestamp = 2000")
     race.held.commit()
-    finish.result(WAIT_S)
+    result(finish)
     assert await tiered.read(log) == [("segment", 0, 3)]
 
 
@@ -247,7 +253,7 @@ async def test_a_segment_that_is_being_collected_is_not_finished(
     finish = race.start(tiered.plane.finish_merge, log, plan.token, segment_of(plan))
     race.held.commit()
     with pytest.raises(StaleClaim):
-        finish.result(WAIT_S)
+        result(finish)
     assert await tiered.read(log) == [("wal", n, n) for n in range(4)]
 
 
@@ -257,7 +263,7 @@ async def test_pruning_and_merging_one_range_both_happen(tiered: Tiered, race: R
     race.hold("prune_batches", 100)
     finish = race.start(tiered.plane.finish_merge, log, plan.token, segment_of(plan))
     race.held.commit()
-    finish.result(WAIT_S)
+    result(finish)
     assert await tiered.read(log) == [("segment", 0, 3)]
 
 
@@ -273,7 +279,7 @@ async def test_a_merge_whose_batches_are_pruned_while_it_plans_begins_nothing(
     race.hold("prune_batches", 100)
     race.held.commit()
     with pytest.raises(TieredRangeGone, match="while its batches were planned"):
-        begin.result(WAIT_S)
+        result(begin)
     assert tiered.scene.sql("SELECT FROM merged_segments") == []
     plan = tiered.worker.merge(log)
     assert plan is not None, "nothing holds the partition"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
-import sysconfig
 import tempfile
 import time
 from collections.abc import AsyncIterator
@@ -14,14 +13,11 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest
 from temporalio.testing import WorkflowEnvironment
 
-from tests.contract.workflows.conftest import TYPES
 from tests.contract.workflows.world import World
 from tideline.control_plane.memory import MemoryControlPlane
 from tideline.control_plane.plane import ControlPlane
-from tideline.domain.messages import TASK_QUEUE
 
 # Airflow reads these when it is first imported.
 os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="tideline-airflow-unit-")
@@ -29,23 +25,16 @@ os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
 atexit.register(shutil.rmtree, os.environ["AIRFLOW_HOME"], ignore_errors=True)
 
 
-@pytest.fixture(scope="session")
-async def temporal() -> AsyncIterator[WorkflowEnvironment]:
-    """Temporal's test server."""
-    server = Path(sysconfig.get_path("scripts")) / "temporal-test-server"
-    async with await WorkflowEnvironment.start_time_skipping(
-        test_server_existing_path=str(server)
-    ) as environment:
-        await environment.client.operator_service.add_search_attributes(
-            AddSearchAttributesRequest(search_attributes=TYPES, namespace="default")
-        )
-        yield environment
+@pytest.fixture
+def temporal(skipping: WorkflowEnvironment) -> WorkflowEnvironment:
+    """Temporal's test server. Its clock may be ahead of ours: other tests have waited."""
+    return skipping
 
 
 @pytest.fixture
 def world() -> World:
     """A topic of one partition, under a name of its own."""
-    return World(topic=f"orders-{uuid4().hex[:8]}", queue=TASK_QUEUE)
+    return World(topic=f"orders-{uuid4().hex[:8]}")
 
 
 @pytest.fixture(autouse=True)

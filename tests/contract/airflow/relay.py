@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
+from tests.ports import free_port
+
 NOWHERE = "127.0.0.1:1"
 
 
@@ -13,7 +15,8 @@ class Relay:
 
     def __init__(self, target: str) -> None:
         self._target = target
-        self._port = 0
+        self._port = free_port()
+        """Nobody else is given it while it is silent."""
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.StreamWriter] = set()
         self.accepted = 0
@@ -32,7 +35,6 @@ class Relay:
 
     async def start(self) -> None:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port)
-        self._port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
         if self._server is not None:

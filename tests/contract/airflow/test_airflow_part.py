@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import HANGS_S
 from tideline.airflow import wiring
 from tideline.errors import UsageError
 from tideline.stack.credentials import load_or_create
@@ -105,7 +106,7 @@ def test_the_stack_is_configured_as_the_page_for_an_existing_airflow_says(plan: 
     page = Path("docs/airflow.md").read_text()
     (command,) = re.findall(r'`python -c "([^"]+)"`', page)
     said = subprocess.run(
-        [sys.executable, "-c", command], capture_output=True, text=True, check=True, timeout=300
+        [sys.executable, "-c", command], capture_output=True, text=True, check=True, timeout=HANGS_S
     )
     directory = said.stdout.strip()
     (bundles,) = re.findall(

@@ -13,6 +13,7 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+from tests.support.waiting import HANGS_S
 from tideline.airflow.jobs import TidelineJobOperator
 from tideline.airflow.results import KEPT_BYTES, JobResult, read_result
 from tideline.installation import shipped
@@ -147,7 +148,7 @@ def test_the_launcher_runs_each_job_and_has_nothing_before_it_in_the_path(
     assert [file.name for file in LAUNCHER.parent.glob("*.py")] == ["tideline_job.py"]
     words = [f"TIDELINE_HOME={tmp_path}", job, "--conf", "wrong"]
     ran = subprocess.run(
-        [sys.executable, str(LAUNCHER), *words], capture_output=True, text=True, timeout=60
+        [sys.executable, str(LAUNCHER), *words], capture_output=True, text=True, timeout=HANGS_S
     )
     told = json.loads(ran.stdout.splitlines()[-1])
     assert (told["job"], ran.returncode) == (job, 2)
@@ -157,7 +158,7 @@ def test_the_launcher_runs_each_job_and_has_nothing_before_it_in_the_path(
 def test_the_launcher_refuses_what_is_no_job() -> None:
     for words in ([], ["A=b"], ["A=b", "covrage"], ["--help"]):
         ran = subprocess.run(
-            [sys.executable, str(LAUNCHER), *words], capture_output=True, text=True, timeout=60
+            [sys.executable, str(LAUNCHER), *words], capture_output=True, text=True, timeout=HANGS_S
         )
         assert ran.returncode == 2
         assert "write one of coverage, retention, split, merge, tiering, gc, verify" in ran.stderr

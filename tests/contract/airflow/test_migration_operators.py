@@ -15,7 +15,8 @@ from airflow.triggers.base import TriggerEvent
 from temporalio.testing import WorkflowEnvironment
 
 from tests.contract.airflow.relay import NOWHERE, Relay
-from tests.contract.workflows.world import World, fails
+from tests.contract.workflows.world import World, fails, reach
+from tests.support.waiting import lasts_async, within
 from tideline.airflow import migrations
 from tideline.airflow import trigger as trigger_module
 from tideline.airflow.operators import (
@@ -52,6 +53,7 @@ async def at(
         return world.ref
 
     monkeypatch.setattr(migrations, "resolve", resolve)
+    monkeypatch.setenv("TIDELINE_TEMPORAL_TASK_QUEUE", world.queue)
     async with world.worker(temporal.client):
         yield world
 
@@ -89,10 +91,11 @@ async def test_a_topic_that_takes_too_long_is_left_behind_and_its_migration_goes
     at: World,
 ) -> None:
     held = at.hold(Phase.DRAIN_TRANSACTIONS)
+    before = time.time()
     trigger = await deferred(migrate(at.topic, patience_minutes=5))
     assert trigger.leave_at is not None
-    assert 290 < trigger.leave_at - time.time() <= 300
-    await asyncio.wait_for(at.reached[Phase.DRAIN_TRANSACTIONS].wait(), 20)
+    assert before + 300 <= trigger.leave_at <= time.time() + 300
+    await reach(at, Phase.DRAIN_TRANSACTIONS)
     again = TopicMigrationTrigger(**(trigger.serialize()[1] | {"leave_at": time.time() + 1}))
     event = await fired(again)
     assert (event["status"], "crossing" in event["message"]) == ("left", True)
@@ -106,14 +109,13 @@ async def test_a_topic_that_waits_for_a_place_holds_nobody_up_and_is_not_left_be
     monkeypatch.setattr(trigger_module, "LOOKS_EVERY_S", 0.2)
     held = at.hold(TopicActivity.TAKE_PLACE)
     trigger = await deferred(migrate(at.topic, patience_minutes=1))
-    await asyncio.wait_for(at.reached[TopicActivity.TAKE_PLACE].wait(), 20)
+    await reach(at, TopicActivity.TAKE_PLACE)
     trigger.leave_at = time.time()
     waiting = asyncio.create_task(fired(trigger))
-    done, _ = await asyncio.wait([waiting], timeout=1)
-    assert not done
+    await lasts_async("nothing is fired", lambda: not waiting.done(), 1)
     trigger.leave_at = None
     held.set()
-    assert (await waiting)["status"] == "ended"
+    assert (await within("the trigger to fire", waiting, 20))["status"] == "ended"
 
 
 async def test_a_second_task_joins_the_migration_that_runs(at: World) -> None:
@@ -133,7 +135,7 @@ async def test_another_triggerer_goes_on_with_a_wait_and_nothing_happens_to_the_
     held = at.hold(Phase.DRAIN_TRANSACTIONS)
     trigger = await deferred(migrate(at.topic))
     waiting = asyncio.create_task(fired(trigger))
-    await asyncio.wait_for(at.reached[Phase.DRAIN_TRANSACTIONS].wait(), 20)
+    await reach(at, Phase.DRAIN_TRANSACTIONS)
     waiting.cancel("the triggerer stops")
     await trigger.cleanup()
     path, arguments = trigger.serialize()
@@ -161,9 +163,9 @@ async def test_an_aborted_migration_fails_the_task_and_says_what_to_do(
     at.hold(Phase.DRAIN_TRANSACTIONS)
     operator = migrate(at.topic, abort_when_killed=True)
     trigger = await deferred(operator)
-    await asyncio.wait_for(at.reached[Phase.DRAIN_TRANSACTIONS].wait(), 20)
+    await reach(at, Phase.DRAIN_TRANSACTIONS)
     await trigger.on_kill()
-    event = await asyncio.wait_for(fired(trigger), 20)
+    event = await within("the trigger to fire", fired(trigger), 20)
     with pytest.raises(AirflowFailException, match=r"was aborted.*clear this task to migrate it"):
         operator.ended(CONTEXT, event)
 
@@ -171,7 +173,7 @@ async def test_an_aborted_migration_fails_the_task_and_says_what_to_do(
 async def test_a_task_that_a_person_marks_leaves_the_migration_alone(at: World) -> None:
     held = at.hold(Phase.DRAIN_TRANSACTIONS)
     trigger = await deferred(migrate(at.topic))
-    await asyncio.wait_for(at.reached[Phase.DRAIN_TRANSACTIONS].wait(), 20)
+    await reach(at, Phase.DRAIN_TRANSACTIONS)
     await trigger.on_kill()
     held.set()
     assert (await fired(trigger))["outcome"]["outcome"] == "hybrid"
@@ -183,9 +185,9 @@ async def test_a_cancelled_workflow_fails_the_task(
     at.hold(Phase.DRAIN_TRANSACTIONS)
     operator = migrate(at.topic)
     trigger = await deferred(operator)
-    await asyncio.wait_for(at.reached[Phase.DRAIN_TRANSACTIONS].wait(), 20)
+    await reach(at, Phase.DRAIN_TRANSACTIONS)
     await temporal.client.get_workflow_handle(trigger.workflow_id).cancel()
-    event = await asyncio.wait_for(fired(trigger), 20)
+    event = await within("the trigger to fire", fired(trigger), 20)
     assert event["status"] == "failed"
     with pytest.raises(AirflowFailException, match=r"the migration has ended: .*[Cc]ancel"):
         operator.ended(CONTEXT, event)
@@ -206,16 +208,15 @@ async def test_a_wait_outlasts_a_short_silence_of_temporal(
     held = at.hold(Phase.DRAIN_TRANSACTIONS)
     async with Relay(temporal.client.service_client.config.target_host) as relay:
         monkeypatch.setenv("TIDELINE_TEMPORAL_ADDRESS", relay.address)
-        monkeypatch.setenv("TIDELINE_AIRFLOW_TEMPORAL_PATIENCE_MS", "20000")
+        monkeypatch.setenv("TIDELINE_AIRFLOW_TEMPORAL_PATIENCE_MS", "600000")
         trigger = await deferred(migrate(at.topic))
         waiting = asyncio.create_task(fired(trigger))
-        await asyncio.wait_for(at.reached[Phase.DRAIN_TRANSACTIONS].wait(), 20)
+        await reach(at, Phase.DRAIN_TRANSACTIONS)
         await relay.stop()
         held.set()
-        done, _ = await asyncio.wait([waiting], timeout=0.5)
-        assert not done, "it waits while Temporal is silent"
+        await lasts_async("it waits while Temporal is silent", lambda: not waiting.done(), 0.5)
         await relay.start()
-        assert (await asyncio.wait_for(waiting, 20))["status"] == "ended"
+        assert (await within("the trigger to fire", waiting, 20))["status"] == "ended"
 
 
 async def test_a_wait_ends_after_a_long_silence_of_temporal_and_is_tried_again(
@@ -225,7 +226,7 @@ async def test_a_wait_ends_after_a_long_silence_of_temporal_and_is_tried_again(
     trigger = await deferred(operator)
     monkeypatch.setenv("TIDELINE_TEMPORAL_ADDRESS", NOWHERE)
     monkeypatch.setenv("TIDELINE_AIRFLOW_TEMPORAL_PATIENCE_MS", "1000")
-    event = await asyncio.wait_for(fired(trigger), 20)
+    event = await within("the trigger to fire", fired(trigger), 20)
     assert event["status"] == "silent"
     with pytest.raises(AirflowException, match=f"{NOWHERE}.*the next try joins it") as failed:
         operator.ended(CONTEXT, event)

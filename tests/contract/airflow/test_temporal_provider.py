@@ -23,6 +23,7 @@ from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from tests.contract.airflow.relay import NOWHERE, Relay
+from tests.support.waiting import lasts_async
 from tests.temporal_build import BUILD
 from tideline.airflow.temporal.hook import TemporalHook
 from tideline.airflow.temporal.link import WORKFLOW_URL, TemporalWorkflowLink
@@ -37,7 +38,7 @@ from tideline.airflow.temporal.sensor import TemporalWorkflowSensor
 from tideline.airflow.temporal.target import Target, target_of
 from tideline.airflow.temporal.trigger import TemporalWorkflowTrigger
 
-QUEUE = "provider"
+QUEUE = "another for each test"
 PEM = "-----BEGIN CERTIFICATE-----\\nMIIB\\n-----END CERTIFICATE-----"
 
 
@@ -99,6 +100,7 @@ async def server(
     """``host:port`` of the server that ``temporal_default`` names."""
     address = temporal.client.service_client.config.target_host
     monkeypatch.setenv("AIRFLOW_CONN_TEMPORAL_DEFAULT", connection(address, ui="http://ui:8080/"))
+    monkeypatch.setitem(globals(), "QUEUE", f"provider-{uuid4().hex[:8]}")
     async with Worker(
         temporal.client,
         task_queue=QUEUE,
@@ -342,8 +344,7 @@ async def test_a_sensor_waits_for_all_of_its_workflows(
     sensor = TemporalWorkflowSensor(task_id="s", workflow_ids=ids)
     waiting = asyncio.create_task(fired(await deferred(sensor, task)))
     for one in ids:
-        done, _ = await asyncio.wait([waiting], timeout=0.05)
-        assert not done
+        await lasts_async("the sensor waits", lambda: not waiting.done(), 0.05)
         await temporal.client.get_workflow_handle(one).signal("say", one)
     assert sensor.ended(task.context, await waiting) == [{"said": one} for one in ids]
     nobody = TemporalWorkflowSensor(task_id="s", workflow_ids=f"nobody-{uuid4().hex}")

@@ -12,6 +12,7 @@ from uuid import UUID, uuid4
 import pytest
 from structlog.testing import capture_logs
 
+from tests.support.waiting import within
 from tideline.airflow import work
 from tideline.airflow.watch import News, WorkTrigger
 from tideline.airflow.work import Work
@@ -100,7 +101,7 @@ async def watching(
             fired.append(event.payload)
 
     task = asyncio.create_task(run())
-    await asyncio.wait_for(looks.done.wait(), 10)
+    await within("the last look", looks.done.wait(), 10)
     assert not task.done(), "it never ends by itself"
     task.cancel()
     yield fired

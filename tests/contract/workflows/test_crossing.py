@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,8 +10,9 @@ from temporalio import workflow
 from temporalio.client import Client, WorkflowHandle
 from temporalio.testing import WorkflowEnvironment
 
-from tests.contract.workflows.test_steering import partition_status, soon, topic_status
-from tests.contract.workflows.world import WITHIN_S, World, ended, fails
+from tests.contract.workflows.test_steering import partition_status, topic_status
+from tests.contract.workflows.world import World, ended, fails, reach, soon
+from tests.support.waiting import bounded
 from tideline.domain import failures
 from tideline.domain.messages import (
     ABORTED,
@@ -63,12 +63,12 @@ async def waits_because(world: World, client: Client, reason: str) -> None:
     async def waits() -> bool:
         return reason in (await partition_status(world, client)).waiting_reason
 
-    await soon(waits)
+    await soon(f"a partition that shows {reason!r}", waits)
 
 
 async def ends_crossed(handle: WorkflowHandle[Any, Any], permit: int) -> None:
     await handle.signal(Signal.STEER, Steering(permit=permit))
-    assert (await asyncio.wait_for(handle.result(), WITHIN_S))["outcome"] == CROSSED
+    assert (await ended(handle))["outcome"] == CROSSED
 
 
 async def test_one_that_was_paused_before_its_write_pause_asks_for_another_permit(
@@ -131,8 +131,8 @@ async def test_a_permit_that_is_given_back_in_the_first_phase_is_told_at_once(
         async def waits_on() -> bool:
             return world.count(Phase.VALIDATE) == 3
 
-        await soon(told)
-        await soon(waits_on)
+        await soon("the permit to be given back", told)
+        await soon("the third look", waits_on)
         world.held[Phase.VALIDATE].set()
         assert (await ended(handle)).outcome == "hybrid"
 
@@ -144,13 +144,13 @@ async def test_a_partition_that_an_operator_has_paused_does_not_end(
     held = world.hold(Phase.ZOMBIE_CLEANUP)
     async with world.worker(client):
         handle = await begin(world, client, Steering(permit=1))
-        await asyncio.wait_for(world.reached[Phase.ZOMBIE_CLEANUP].wait(), WITHIN_S)
+        await reach(world, Phase.ZOMBIE_CLEANUP)
         await handle.execute_update("pause")
         held.set()
         await waits_because(world, client, PAUSED)
         assert (await partition_status(world, client)).phase == Phase.READINESS
         await handle.execute_update("resume")
-        assert (await asyncio.wait_for(handle.result(), WITHIN_S))["outcome"] == CROSSED
+        assert (await ended(handle))["outcome"] == CROSSED
 
 
 async def test_producers_that_a_dead_worker_has_parked_go_on_before_anything_is_waited_for(
@@ -161,10 +161,10 @@ async def test_producers_that_a_dead_worker_has_parked_go_on_before_anything_is_
     held = world.hold(Phase.VALIDATE)
     async with world.worker(client):
         handle = await begin(world, client, Steering(permit=1))
-        await asyncio.wait_for(world.reached[Phase.VALIDATE].wait(), WITHIN_S)
+        await reach(world, Phase.VALIDATE)
         assert not world.logs[0].quiesced
         held.set()
-        assert (await asyncio.wait_for(handle.result(), WITHIN_S))["outcome"] == CROSSED
+        assert (await ended(handle))["outcome"] == CROSSED
     assert world.order()[:2] == [TopicActivity.OBSERVE_PARTITION, TopicActivity.REOPEN_PARTITION]
 
 
@@ -207,7 +207,7 @@ async def test_a_run_that_continues_an_aborted_one_tells_the_partitions(
         state.receive(PartitionReport(0, Phase.QUIESCE, "", waits_for=WaitsFor.PERMIT))
         state.aborted = world.aborted = True
         handle = await world.start(client, Continued(state))
-        async with asyncio.timeout(45):
+        async with bounded("an abort that all hear of", 45):
             assert (await handle.result()).outcome == "aborted"
             assert (await partition.result())["outcome"] == ABORTED
 
@@ -239,7 +239,7 @@ async def test_a_topic_does_not_begin_anew_because_postgres_does_not_say_where_a
     def away() -> None:
         if world.count(TopicActivity.AWAIT_READINESS) == 1:
             world.script[TopicActivity.OBSERVE_PARTITION] = fails(
-                failures.WAITING, "Postgres is away", times=4
+                failures.WAITING, "Postgres is away", times=999
             )
 
     world.before[TopicActivity.AWAIT_READINESS] = away
@@ -249,9 +249,10 @@ async def test_a_topic_does_not_begin_anew_because_postgres_does_not_say_where_a
         async def shown() -> bool:
             return "Postgres is away" in (await topic_status(handle)).waiting_reason
 
-        await soon(shown)
+        await soon("it to be shown", shown)
         [known] = (await topic_status(handle)).partitions
         assert (known.phase, known.boundary) == (Phase.READINESS, 100)
+        world.script[TopicActivity.OBSERVE_PARTITION].clear()
         partition = client.get_workflow_handle(world.ref.partition_workflow_id(0))
         await partition.signal(Signal.STEER, Steering(permit=1, own_look=True, report_again=True))
         assert (await ended(handle)).outcome == "hybrid"
@@ -272,7 +273,7 @@ async def test_one_that_has_its_answer_does_not_ask_and_begin_again_with_its_nex
             await handle.signal(Signal.STEER, Steering(rolled=True))
             return (await handle.describe()).run_id != handle.first_execution_run_id
 
-        await soon(continues)
+        await soon("another run", continues)
         await ends_crossed(handle, 1)
     assert world.order().count(TopicActivity.OBSERVE_PARTITION) == 1
     assert world.order().count(Phase.VALIDATE) == 1

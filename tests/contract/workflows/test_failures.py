@@ -11,7 +11,7 @@ from temporalio.client import Client, WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import WorkflowEnvironment
 
-from tests.contract.workflows.world import WITHIN_S, World, ended, fails
+from tests.contract.workflows.world import World, ended, fails, reach
 from tideline.domain import failures
 from tideline.domain.messages import ConfigStage, PartitionStatus, TopicActivity
 from tideline.domain.migration import PHASE_ORDER, PHASES, Phase
@@ -54,7 +54,7 @@ async def test_a_write_pause_that_fails_lets_producers_go_and_starts_anew(
 ) -> None:
     world.script[phase] = fails(kind)
     async with world.worker(client):
-        outcome = await world.run(client)
+        outcome = await world.run(client, world.unhurried)
     assert outcome.outcome == "hybrid"
     order = world.order()
     failed_at = order.index(phase)
@@ -68,7 +68,7 @@ async def test_a_write_pause_that_failed_is_begun_again_only_with_another_permit
 ) -> None:
     world.script[Phase.ROLL_AND_FLUSH] = fails(failures.NOT_SETTLED, times=2)
     async with world.worker(client):
-        handle = await world.start(client)
+        handle = await world.start(client, world.unhurried)
         assert (await ended(handle)).outcome == "hybrid"
         events = (await handle.fetch_history()).events
         partition = client.get_workflow_handle(world.ref.partition_workflow_id(0))
@@ -103,7 +103,7 @@ async def test_a_boundary_reset_migrates_the_partition_anew_and_arms_again(
     client = server.client
     world.script[Phase.ZOMBIE_CLEANUP] = fails(failures.BOUNDARY_RESET)
     async with world.worker(client):
-        outcome = await world.run(client)
+        outcome = await world.run(client, world.unhurried)
     assert outcome.outcome == "hybrid"
     assert world.count(Phase.QUIESCE) == 2
     # The second write pause began only after the topic was armed again, or still was.
@@ -122,9 +122,8 @@ async def test_a_boundary_reset_after_the_seal_opens_the_classic_log_before_the_
     world.script[Phase.ZOMBIE_CLEANUP] = fails(failures.BOUNDARY_RESET)
     cleanup = world.hold(Phase.ZOMBIE_CLEANUP)
     async with world.worker(client):
-        running = asyncio.ensure_future(world.run(client))
-        sealed = world.reached[f"{TopicActivity.RECONCILE_CONFIGS}:{ConfigStage.ROLLING}"]
-        await asyncio.wait_for(sealed.wait(), WITHIN_S)
+        running = asyncio.ensure_future(world.run(client, world.unhurried))
+        await reach(world, f"{TopicActivity.RECONCILE_CONFIGS}:{ConfigStage.ROLLING}")
         cleanup.set()
         outcome = await running
     assert outcome.outcome == "hybrid"

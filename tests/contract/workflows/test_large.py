@@ -11,7 +11,8 @@ import pytest
 from temporalio.client import WorkflowExecutionStatus, WorkflowHandle
 from temporalio.testing import WorkflowEnvironment
 
-from tests.contract.workflows.world import WITHIN_S, World, ended, fails
+from tests.contract.workflows.world import WITHIN_S, World, ended, fails, reach, soon
+from tests.support.waiting import within
 from tideline.domain import failures
 from tideline.domain.messages import (
     TOPIC_WORKFLOW,
@@ -68,7 +69,7 @@ async def test_a_partition_that_waits_long_continues_as_new_and_still_hears_its_
     held = world.hold(Phase.ZOMBIE_CLEANUP)
     async with world.worker(server.client):
         handle = await world.start(server.client)
-        await asyncio.wait_for(world.reached[Phase.ZOMBIE_CLEANUP].wait(), WITHIN_S)
+        await reach(world, Phase.ZOMBIE_CLEANUP)
         held.set()
         assert (await ended(handle)).outcome == "hybrid"
         partition = server.client.get_workflow_handle(world.ref.partition_workflow_id(0))
@@ -90,7 +91,7 @@ async def test_a_worker_that_is_replaced_midway_is_no_loss(
     held = world.hold(Phase.DRAIN_TRANSACTIONS)
     async with world.worker(server.client):
         handle = await world.start(server.client)
-        await asyncio.wait_for(world.reached[Phase.DRAIN_TRANSACTIONS].wait(), WITHIN_S)
+        await reach(world, Phase.DRAIN_TRANSACTIONS)
     held.set()
     async with world.worker(server.client):
         assert (await ended(handle)).outcome == "hybrid"
@@ -109,7 +110,7 @@ async def test_partitions_that_wait_for_remote_storage_are_looked_at_together(
         )
         outcome = await ended(handle)
         partition = server.client.get_workflow_handle(world.ref.partition_workflow_id(11))
-        assert (await partition.result())["outcome"] == "crossed"
+        assert (await ended(partition))["outcome"] == "crossed"
         history = await partition.fetch_history()
     assert outcome.outcome == "hybrid"
     assert all(log.ready for log in world.logs.values())
@@ -163,7 +164,7 @@ async def test_a_run_looks_after_a_partition_that_has_told_it_before_it_was_begu
     inside, behind = world.hold(Phase.ROLL_AND_FLUSH), world.hold(Phase.ZOMBIE_CLEANUP)
     async with world.worker(server.client):
         first = await world.start(server.client)
-        await asyncio.wait_for(world.reached[Phase.ROLL_AND_FLUSH].wait(), WITHIN_S)
+        await reach(world, Phase.ROLL_AND_FLUSH)
         await first.terminate()
         begins = world.hold(TopicActivity.BEGIN_TRACKING)
         second = await world.start(server.client)
@@ -177,13 +178,18 @@ async def test_a_run_looks_after_a_partition_that_has_told_it_before_it_was_begu
 
 async def _signalled(run: WorkflowHandle[Any, Any], name: str, saying: bytes) -> None:
     """Wait until ``run`` has got such a signal."""
-    async with asyncio.timeout(WITHIN_S):
-        while True:
-            for event in (await run.fetch_history()).events:
-                signal = event.workflow_execution_signaled_event_attributes
-                if signal.signal_name == name and saying in signal.input.payloads[0].data:
-                    return
-            await asyncio.sleep(0.05)
+
+    async def got() -> bool:
+        signals = [
+            event.workflow_execution_signaled_event_attributes
+            for event in (await run.fetch_history()).events
+        ]
+        return any(
+            signal.signal_name == name and saying in signal.input.payloads[0].data
+            for signal in signals
+        )
+
+    await soon(f"a {name} that says {saying!r}", got)
 
 
 async def test_what_the_look_of_the_topic_cannot_decide_the_partition_meets_itself(
@@ -204,15 +210,15 @@ async def test_a_topic_that_is_paused_is_not_looked_at(
     held = world.hold(TopicActivity.PROVE_COVERAGE_FOR_ROLL)
     async with world.worker(server.client):
         handle = await world.start(server.client)
-        proves = world.reached[TopicActivity.PROVE_COVERAGE_FOR_ROLL]
-        await asyncio.wait_for(proves.wait(), WITHIN_S)
+        await reach(world, TopicActivity.PROVE_COVERAGE_FOR_ROLL)
         await handle.execute_update("pause")
         held.set()
-        while True:
+
+        async def tiers_and_is_paused() -> bool:
             status = await handle.query("status")
-            if status["stage"] == "tiering" and "paused" in status["waiting_reason"]:
-                break
-            await asyncio.sleep(0.05)
+            return status["stage"] == "tiering" and "paused" in status["waiting_reason"]
+
+        await soon("a paused topic that tiers", tiers_and_is_paused)
         assert world.count(TopicActivity.AWAIT_READINESS) == 0
         await handle.execute_update("resume")
         assert (await ended(handle)).outcome == "hybrid"
@@ -287,7 +293,7 @@ async def test_of_a_topic_that_is_gone_one_partition_finds_it_out(
     world.before[name] = looks
     async with world.worker(server.client):
         handle = await world.start(server.client)
-        await asyncio.wait_for(thrice.wait(), WITHIN_S)
+        await within("three looks", thrice.wait(), WITHIN_S)
         started = [
             event
             for event in (await handle.fetch_history()).events

@@ -13,8 +13,7 @@ from temporalio.client import Client, WorkflowFailureError
 from temporalio.testing import WorkflowEnvironment
 
 from activities import places
-from tests.contract.workflows.test_steering import reach, soon
-from tests.contract.workflows.world import World, ended, fails
+from tests.contract.workflows.world import World, ended, fails, reach, soon
 from tideline.control_plane.memory import MemoryControlPlane
 from tideline.domain import failures
 from tideline.domain.messages import (
@@ -123,7 +122,7 @@ async def test_an_abort_ends_the_wait_for_a_place_with_nothing_changed(
         async def shown() -> bool:
             return (await status(client, world)).waiting_reason == REASON
 
-        await soon(shown)
+        await soon("why it waits", shown)
         assert (await handle.execute_update("abort", result_type=AbortDecision)).won
         assert (await ended(handle)).outcome == "aborted"
     assert world.count(TopicActivity.BEGIN_TRACKING) == 0
@@ -142,7 +141,7 @@ async def test_topics_beyond_the_places_wait_until_one_ends_or_there_are_more(
     async with first.worker(client), second.worker(client), third.worker(client):
         for number, world in enumerate((first, second, third)):
             handles.append(await world.start(client))
-            await soon(partial(asked, world, number))
+            await soon("the topic to wait for its place", partial(asked, world, number))
         await reach(first, Phase.DRAIN_TRANSACTIONS)
         first.held[Phase.DRAIN_TRANSACTIONS].set()
         await reach(second, Phase.DRAIN_TRANSACTIONS)

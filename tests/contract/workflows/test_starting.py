@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import timedelta
 from typing import Any
 
@@ -13,8 +12,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import UnsandboxedWorkflowRunner
 
-from tests.contract.workflows.test_steering import soon
-from tests.contract.workflows.world import WITHIN_S, WORKFLOWS, World, ended, fails
+from tests.contract.workflows.world import WORKFLOWS, World, ended, fails, reach, soon
 from tideline.domain import failures
 from tideline.domain.messages import (
     CROSSED,
@@ -43,7 +41,7 @@ async def test_a_second_start_joins_the_first(world: World, client: Client) -> N
     held = world.hold(Phase.DRAIN_TRANSACTIONS)
     async with world.worker(client):
         first = await world.start(client)
-        await asyncio.wait_for(world.reached[Phase.DRAIN_TRANSACTIONS].wait(), WITHIN_S)
+        await reach(world, Phase.DRAIN_TRANSACTIONS)
         second = await world.start(client)
         held.set()
         assert await ended(first) == await ended(second)
@@ -56,9 +54,9 @@ async def test_a_start_from_the_ui_under_any_id_joins_and_returns_the_outcome(
     held = world.hold(Phase.DRAIN_TRANSACTIONS)
     async with world.worker(client):
         first = await world.start(client)
-        await asyncio.wait_for(world.reached[Phase.DRAIN_TRANSACTIONS].wait(), WITHIN_S)
+        await reach(world, Phase.DRAIN_TRANSACTIONS)
         by_hand = await world.start(client, workflow_id=f"by-hand-{world.topic}")
-        await asyncio.wait_for(world.reached[TopicActivity.FOLLOW_TOPIC_MIGRATION].wait(), WITHIN_S)
+        await reach(world, TopicActivity.FOLLOW_TOPIC_MIGRATION)
         held.set()
         assert await ended(by_hand) == await ended(first)
     assert world.count(Phase.QUIESCE) == 1
@@ -71,7 +69,7 @@ async def test_a_start_from_the_ui_alone_starts_the_topics_workflow(
         by_hand = await world.start(client, workflow_id=f"by-hand-{world.topic}")
         assert (await ended(by_hand)).outcome == "hybrid"
         topics = client.get_workflow_handle(world.ref.workflow_id)
-        assert (await topics.result())["outcome"] == "hybrid"
+        assert (await ended(topics))["outcome"] == "hybrid"
 
 
 async def test_starts_by_hand_leave_room_for_the_migration_that_they_wait_for(
@@ -101,7 +99,7 @@ async def test_running_topics_are_listed_with_their_stage_and_reason_and_followe
         async def listed() -> bool:
             return await running_topics(client, world.topic) == [expected]
 
-        await soon(listed)  # the server's index is a moment late
+        await soon("the topic to be listed", listed)  # the server's index is a moment late
         assert expected in await running_topics(client)
         world.script[name].clear()
         await ended(handle)
@@ -142,7 +140,7 @@ async def test_a_start_without_any_input_fails_with_an_example(
             TOPIC_WORKFLOW, id=f"none-{world.topic}", task_queue=world.queue
         )
         with pytest.raises(WorkflowFailureError) as failed:
-            await handle.result()
+            await ended(handle)
     assert '{"topic": "orders"}' in str(failed.value.cause)
 
 
@@ -161,7 +159,7 @@ async def test_a_topic_workflow_that_was_terminated_finds_its_place_when_started
     held = world.hold(Phase.ZOMBIE_CLEANUP)
     async with world.worker(client):
         first = await world.start(client)
-        await asyncio.wait_for(world.reached[Phase.ZOMBIE_CLEANUP].wait(), WITHIN_S)
+        await reach(world, Phase.ZOMBIE_CLEANUP)
         await first.terminate("a test")
         again = await world.start(client)
         held.set()
@@ -175,7 +173,7 @@ async def test_a_partition_workflow_that_was_terminated_is_started_again(
     held = world.hold(Phase.DRAIN_TRANSACTIONS)
     async with world.worker(client):
         handle = await world.start(client)
-        await asyncio.wait_for(world.reached[Phase.DRAIN_TRANSACTIONS].wait(), WITHIN_S)
+        await reach(world, Phase.DRAIN_TRANSACTIONS)
         await client.get_workflow_handle(world.ref.partition_workflow_id(0)).terminate("a test")
         held.set()
         assert (await ended(handle)).outcome == "hybrid"
@@ -204,10 +202,10 @@ async def test_a_worker_of_an_older_version_refuses_a_partition_that_it_would_be
             events = (await handle.fetch_history()).events
             return any(e.HasField("workflow_task_failed_event_attributes") for e in events)
 
-        await soon(refused)
+        await soon("a refused task", refused)
         assert world.calls == []
     async with world.worker(client):
-        outcome = await asyncio.wait_for(handle.result(), WITHIN_S)
+        outcome = await ended(handle)
     assert outcome["outcome"] == CROSSED
 
 

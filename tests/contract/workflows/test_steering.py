@@ -4,7 +4,6 @@ the completion of activities there as they do in production."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +24,8 @@ from temporalio.exceptions import (
 from temporalio.testing import WorkflowEnvironment
 
 from tests.contract.workflows.test_topic_state import crossing
-from tests.contract.workflows.world import WITHIN_S, World, ended, fails
+from tests.contract.workflows.world import WITHIN_S, World, ended, fails, reach, soon
+from tests.support.waiting import bounded
 from tideline.domain import failures
 from tideline.domain.messages import (
     FORCED,
@@ -53,13 +53,6 @@ def client(server: WorkflowEnvironment) -> Client:
     return server.client
 
 
-async def soon(what: Callable[[], Awaitable[bool]]) -> None:
-    """Wait until ``what`` holds."""
-    async with asyncio.timeout(WITHIN_S):
-        while not await what():  # noqa: ASYNC110 - asks a server
-            await asyncio.sleep(0.02)
-
-
 async def topic_status(handle: WorkflowHandle[Any, Any]) -> TopicMigrationStatus:
     return await handle.query("status", result_type=TopicMigrationStatus)
 
@@ -67,10 +60,6 @@ async def topic_status(handle: WorkflowHandle[Any, Any]) -> TopicMigrationStatus
 async def partition_status(world: World, client: Client, partition: int = 0) -> PartitionStatus:
     handle = client.get_workflow_handle(world.ref.partition_workflow_id(partition))
     return await handle.query("status", result_type=PartitionStatus)
-
-
-async def reach(world: World, name: str) -> None:
-    await asyncio.wait_for(world.reached[name].wait(), WITHIN_S)
 
 
 @pytest.mark.parametrize("phase", ABORTABLE)
@@ -85,7 +74,7 @@ async def test_an_abort_before_b0_wins_and_restores_the_topic(
         outcome = await ended(handle)
         held.set()
         child = client.get_workflow_handle(world.ref.partition_workflow_id(0))
-        assert (await child.result())["outcome"] == "aborted"
+        assert (await ended(child))["outcome"] == "aborted"
     assert decision.won
     assert outcome.outcome == "aborted"
     assert world.stages[-1] is ConfigStage.RESTORED
@@ -163,13 +152,13 @@ async def test_a_cancel_from_the_ui_is_an_abort_that_may_be_refused(
             return (await topic_status(handle)).stage == Stage.TIERING
 
         await reach(world, Phase.ZOMBIE_CLEANUP)
-        await soon(tiers)  # a stage that begins takes the reason away
+        await soon("the topic to tier", tiers)  # a stage that begins takes the reason away
         await handle.cancel()
 
         async def refused() -> bool:
             return "cancel was refused" in (await topic_status(handle)).waiting_reason
 
-        await soon(refused)
+        await soon("the refusal of the cancel to be shown", refused)
         held.set()
         assert (await ended(handle)).outcome == "hybrid"
 
@@ -200,13 +189,13 @@ async def test_a_pause_is_honoured_before_the_next_phase_and_shown(
         async def knows() -> bool:
             return (await partition_status(world, client)).paused
 
-        await soon(knows)
+        await soon("the partition to know of the pause", knows)
         held.set()
 
         async def shown() -> bool:
             return "paused" in (await partition_status(world, client)).waiting_reason
 
-        await soon(shown)
+        await soon("it to be shown", shown)
         assert world.count(Phase.DRAIN_TRANSACTIONS) == 0
         assert (await topic_status(handle)).paused
         await handle.execute_update("resume")
@@ -226,14 +215,14 @@ async def test_a_pause_during_a_write_pause_lets_it_finish_first(
         async def knows() -> bool:
             return (await partition_status(world, client)).paused
 
-        await soon(knows)
+        await soon("the partition to know of the pause", knows)
         held.set()
 
         async def crossed() -> bool:
             status = await partition_status(world, client)
             return status.boundary == 100 and "paused" in status.waiting_reason
 
-        await soon(crossed)
+        await soon("the partition to cross and to show the pause", crossed)
         assert world.count(Phase.ZOMBIE_CLEANUP) == 0
         await handle.execute_update("resume")
         assert (await ended(handle)).outcome == "hybrid"
@@ -249,7 +238,7 @@ async def test_one_partition_can_be_paused_alone(world: World, client: Client) -
         async def both() -> bool:
             return {0, 1} <= {of for name, of in world.calls if name == Phase.VALIDATE}
 
-        await soon(both)
+        await soon("both partitions to begin", both)
         alone = client.get_workflow_handle(world.ref.partition_workflow_id(1))
         await alone.execute_update("pause")
         held.set()
@@ -257,7 +246,7 @@ async def test_one_partition_can_be_paused_alone(world: World, client: Client) -
         async def other_crossed() -> bool:
             return world.logs[0].boundary == 100
 
-        await soon(other_crossed)
+        await soon("the other partition to cross", other_crossed)
         assert world.logs[1].boundary == -1
         await alone.execute_update("resume")
         assert (await ended(handle)).outcome == "hybrid"
@@ -267,7 +256,8 @@ async def test_a_resume_tries_at_once_what_is_being_waited_for(
     world: World, client: Client
 ) -> None:
     world.script[TopicActivity.AWAIT_TRACKING] = fails(failures.WAITING, "gateway 2", times=8)
-    async with world.worker(client), asyncio.timeout(50):  # a minute if nobody resumes
+    # A minute if nobody resumes.
+    async with world.worker(client), bounded("a migration that is resumed", WITHIN_S):
         handle = await world.start(client)
 
         async def goes_on() -> bool:
@@ -278,7 +268,7 @@ async def test_a_resume_tries_at_once_what_is_being_waited_for(
             await handle.execute_update("resume")
             return False
 
-        await soon(goes_on)
+        await soon("the wait to end", goes_on)
         assert (await ended(handle)).outcome == "hybrid"
 
 
@@ -302,7 +292,7 @@ async def test_why_a_partition_waits_is_shown_on_the_topic_and_in_the_search_att
         async def shown() -> bool:
             return "app-1" in (await topic_status(handle)).waiting_reason
 
-        await soon(shown)
+        await soon("it to be shown", shown)
         description = await client.get_workflow_handle(
             world.ref.partition_workflow_id(0)
         ).describe()
@@ -327,7 +317,7 @@ async def test_the_pause_after_the_first_partitions_is_in_the_index(
             known = (await handle.describe()).typed_search_attributes
             return "have crossed before the others" in str(known.get(reporting.WAITING_REASON))
 
-        await soon(shown)
+        await soon("it to be shown", shown)
         await handle.execute_update("resume")
         assert (await ended(handle)).outcome == "hybrid"
 

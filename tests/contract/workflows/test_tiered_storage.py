@@ -15,9 +15,9 @@ from temporalio.client import (
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import WorkflowEnvironment
 
-from tests.contract.workflows.test_steering import soon
 from tests.contract.workflows.tiering_world import TieringWorld
-from tests.contract.workflows.world import WITHIN_S, fails
+from tests.contract.workflows.world import WITHIN_S, ended, fails, soon
+from tests.support.waiting import within
 from tideline.domain import failures
 from tideline.domain.messages import TopicMigrationInput
 from tideline.domain.tiered_storage import HELD, LocalRetention
@@ -132,7 +132,7 @@ async def test_a_start_under_another_id_is_refused_with_the_right_one(
     async with world.worker(client):
         handle = await world.start(client, "enabled", f"by-hand-{world.topic}")
         with pytest.raises(WorkflowFailureError) as refused:
-            await handle.result()
+            await ended(handle)
     assert isinstance(refused.value.cause, ApplicationError)
     assert world.ref.workflow_id in refused.value.cause.message
 
@@ -153,11 +153,11 @@ async def test_another_target_ends_the_wait_and_the_users_retention_is_given_bac
     world.configs, world.not_proven = dict(OFF), 1_000_000
     async with world.worker(client):
         handle = await world.start(client, "enabled")
-        await asyncio.wait_for(world.proving.wait(), WITHIN_S)
+        await within("a look for the proof", world.proving.wait(), WITHIN_S)
         redirected = await start_or_redirect(
             client, world.queue, world.ref, TieredStorageInput(world.topic, "disabled")
         )
-        outcome = await asyncio.wait_for(redirected.result(), WITHIN_S)
+        outcome = await ended(redirected)
     assert redirected.id == handle.id
     assert outcome.state == "disabled"
     assert world.configs["remote.storage.enable"] == "false"
@@ -170,12 +170,12 @@ async def test_a_target_that_is_refused_leaves_the_one_that_runs(
     world.configs, world.not_proven = dict(OFF), 1_000_000
     async with world.worker(client):
         handle = await world.start(client, "enabled")
-        await asyncio.wait_for(world.proving.wait(), WITHIN_S)
+        await within("a look for the proof", world.proving.wait(), WITHIN_S)
         world.script["review"] = fails(failures.REFUSED, "not now")
         with pytest.raises(WorkflowUpdateFailedError):
             await handle.execute_update("target", TieredStorageInput(world.topic, "read-only"))
         world.not_proven = 0
-        assert (await asyncio.wait_for(handle.result(), WITHIN_S)).state == "enabled"
+        assert (await ended(handle)).state == "enabled"
 
 
 async def test_another_target_that_is_reviewed_while_a_new_run_is_due_is_pursued(
@@ -186,18 +186,18 @@ async def test_another_target_that_is_reviewed_while_a_new_run_is_due_is_pursued
     world.configs, world.not_proven = dict(OFF), 1_000_000
     async with world.worker(client):
         handle = await world.start(client, "enabled")
-        await asyncio.wait_for(world.proving.wait(), WITHIN_S)
+        await within("a look for the proof", world.proving.wait(), WITHIN_S)
         world.reviewing = asyncio.Event()
         update = await handle.start_update(
             "target",
             TieredStorageInput(world.topic, "disabled"),
             wait_for_stage=WorkflowUpdateStage.ACCEPTED,
         )
-        await soon(lambda: world.only_reviews(handle))
+        await soon("nothing but the review to be under way", lambda: world.only_reviews(handle))
         world.reviewing.set()
         await update.result()
         world.not_proven = 0
-        outcome = await asyncio.wait_for(handle.result(), WITHIN_S)
+        outcome = await ended(handle)
     assert outcome.state == "disabled"
     assert world.configs["remote.storage.enable"] == "false"
 
@@ -208,10 +208,10 @@ async def test_no_further_step_is_taken_to_a_target_that_is_not_wanted_any_more(
     world.configs, world.proven = dict(OFF), asyncio.Event()
     async with world.worker(client):
         handle = await world.start(client, "enabled")
-        await asyncio.wait_for(world.proving.wait(), WITHIN_S)
+        await within("a look for the proof", world.proving.wait(), WITHIN_S)
         await handle.execute_update("target", TieredStorageInput(world.topic, "disabled"))
         world.proven.set()
-        await asyncio.wait_for(handle.result(), WITHIN_S)
+        await ended(handle)
     assert [sets.get("remote.storage.enable") for sets in world.sets] == ["true", "false"]
 
 
@@ -227,7 +227,7 @@ async def test_a_number_that_no_clock_and_no_config_has_is_refused(
         with pytest.raises(WorkflowFailureError) as refused:
             await world.run(client, "disabled", **wrong)
         handle = await world.start(client, "enabled")
-        await asyncio.wait_for(world.proving.wait(), WITHIN_S)
+        await within("a look for the proof", world.proving.wait(), WITHIN_S)
         given = TieredStorageInput(world.topic, "disabled", **wrong)
         with pytest.raises(WorkflowUpdateFailedError) as unchanged:
             await handle.execute_update("target", given)
@@ -243,7 +243,7 @@ async def test_what_lists_the_bucket_has_as_long_as_a_large_topic_takes(
     """With a minute for an attempt a topic of 1,000 partitions was begun anew for ever."""
     async with world.worker(client):
         handle = await world.start(client, "disabled")
-        await asyncio.wait_for(handle.result(), WITHIN_S)
+        await ended(handle)
     scheduled = [
         event.activity_task_scheduled_event_attributes
         for event in (await handle.fetch_history()).events
@@ -285,7 +285,7 @@ class TestTheTopicsId:
         world.not_proven = 1_000_000
         async with world.worker(client):
             handle = await world.start(client, "enabled")
-            await asyncio.wait_for(world.proving.wait(), WITHIN_S)
+            await within("a look for the proof", world.proving.wait(), WITHIN_S)
             given = TopicMigrationInput(world.topic)
             with pytest.raises(AnotherWorkflowRuns, match="is being switched"):
                 await start_or_join(client, world.queue, world.ref, given)
@@ -315,7 +315,7 @@ class TestTheTopicsId:
                 known = await tiered_storage_status(client, world.topic, world.topic_id)
                 return known is not None and "are nowhere" in known.waiting_reason
 
-            await soon(waits)
+            await soon("why it waits", waits)
             known: TieredStorageStatus = await handle.query(
                 "status", result_type=TieredStorageStatus
             )
@@ -329,7 +329,7 @@ class TestTheTopicsId:
         world.proving.clear()
         world.not_proven = 1_000_000
         handle = await world.start(client, "enabled", collect_after_s=60)
-        await asyncio.wait_for(world.proving.wait(), WITHIN_S)
+        await within("a look for the proof", world.proving.wait(), WITHIN_S)
         await handle.terminate()
         world.not_proven = 0
 
@@ -337,7 +337,7 @@ class TestTheTopicsId:
         given = await unfinished_change(client, world.ref)
         assert given is not None
         handle = await resume_change(client, world.queue, world.ref, given)
-        await asyncio.wait_for(handle.result(), WITHIN_S)
+        await ended(handle)
 
     async def test_what_a_terminated_switch_has_left_held_is_given_back_by_the_one_that_resumes_it(
         self, world: TieringWorld, client: Client
@@ -367,7 +367,7 @@ class TestTheTopicsId:
             assert given is not None
             world.reviewing = asyncio.Event()
             second = await resume_change(client, world.queue, world.ref, given)
-            await soon(lambda: _is(world.done.count("review") == 2))
+            await soon("a second review", lambda: _is(world.done.count("review") == 2))
             await second.terminate()
             world.reviewing.set()
             await self.resumed(world, client)
@@ -394,7 +394,7 @@ class TestTheTopicsId:
             assert left is not None
             given = TieredStorageInput(world.topic, "disabled", before_hold=left.before_hold)
             handle = await start_or_redirect(client, world.queue, world.ref, given)
-            await asyncio.wait_for(handle.result(), WITHIN_S)
+            await ended(handle)
         assert world.configs["remote.storage.enable"] == "false"
         assert world.configs["local.retention.ms"] == "3600000"
 
@@ -404,7 +404,7 @@ class TestTheTopicsId:
         world.configs, world.not_proven = dict(OFF), 1_000_000
         async with world.worker(client):
             handle = await world.start(client, "enabled")
-            await asyncio.wait_for(world.proving.wait(), WITHIN_S)
+            await within("a look for the proof", world.proving.wait(), WITHIN_S)
             assert await unfinished_change(client, world.ref) is None
             with pytest.raises(AnotherWorkflowRuns, match="Nothing was changed"):
                 await refuse_running(client, world.ref)

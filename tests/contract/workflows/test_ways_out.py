@@ -10,8 +10,8 @@ from temporalio.client import Client, WorkflowHandle, WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import WorkflowEnvironment
 
-from tests.contract.workflows.test_steering import reach, soon, topic_status
-from tests.contract.workflows.world import World, ended, fails
+from tests.contract.workflows.test_steering import topic_status
+from tests.contract.workflows.world import World, ended, fails, reach, soon
 from tideline import temporal
 from tideline.domain import failures
 from tideline.domain.messages import FORCED, ConfigStage, TopicActivity, TopicMigrationInput
@@ -60,9 +60,9 @@ async def test_a_running_drain_goes_by_the_options_that_an_operator_gives_it(
     world.script[Phase.DRAIN_TRANSACTIONS] = fails(failures.WAITING, "transaction 7", times=999)
     async with world.worker(client):
         handle = await world.start(client)
-        await soon(lambda: drained(world, 0))
+        await soon("a second try to drain", lambda: drained(world, 0))
         outcome = await configure(handle, open_transactions="abort")
-        await soon(lambda: asked_anew(world))
+        await soon("a drain by the other options", lambda: asked_anew(world))
         world.script[Phase.DRAIN_TRANSACTIONS].clear()
         await ended(handle)
         shown = (await topic_status(handle)).options
@@ -79,15 +79,20 @@ async def test_options_change_past_the_first_b0_for_those_that_have_not_crossed(
 ) -> None:
     """An abort is refused from there on: no other way out of a transaction that hangs."""
     world.partitions = 2
+
+    def next_one_hangs() -> None:
+        """The other partition begins when this one has its B0."""
+        world.script[Phase.DRAIN_TRANSACTIONS] = fails(failures.WAITING, "hangs", times=999)
+
+    world.before[Phase.SEED_AND_PERSIST] = next_one_hangs
     async with world.worker(client):
         handle = await world.start(
             client, {"topic": world.topic, "options": {"parallel_partitions": 1}}
         )
-        await reach(world, Phase.ZOMBIE_CLEANUP)
-        world.script[Phase.DRAIN_TRANSACTIONS] = fails(failures.WAITING, "hangs", times=999)
-        await soon(lambda: drained(world, 1))
+        await soon("a second try to drain", lambda: drained(world, 1))
         await configure(handle, open_transactions="abort")
-        await soon(lambda: asked_anew(world))
+        await soon("a drain by the other options", lambda: asked_anew(world))
+        del world.before[Phase.SEED_AND_PERSIST]
         world.script[Phase.DRAIN_TRANSACTIONS].clear()
         outcome = await ended(handle)
     assert outcome.outcome == "hybrid"
@@ -138,7 +143,7 @@ async def test_a_forced_completion_freezes_and_ends_what_waits_behind_b0(
     async with world.worker(client):
         handle = await world.start(client)
         await reach(world, waits_in)
-        await soon(lambda: crossed(world))
+        await soon("all partitions to cross", lambda: crossed(world))
         outcome = await handle.execute_update("complete", ADA, result_type=CompletionOutcome)
         result = await ended(handle)
         ends = [report.phase for report in (await topic_status(handle)).partitions]

@@ -16,7 +16,7 @@ from temporalio.client import Client, WorkflowHandle
 from temporalio.exceptions import ApplicationError
 from temporalio.worker import Worker
 
-from tests.contract.workflows.world import TOPIC_ID, WITHIN_S, fails
+from tests.contract.workflows.world import TOPIC_ID, ended, fails
 from tests.temporal_build import BUILD
 from tideline.domain import failures
 from tideline.domain.messages import (
@@ -164,4 +164,4 @@ class TieringWorld:
 
     async def run(self, client: Client, target: str, **options: Any) -> TieredStorageOutcome:
         handle = await self.start(client, target, **options)
-        return await asyncio.wait_for(handle.result(), WITHIN_S)
+        return await ended(handle)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 from temporalio import activity
@@ -18,6 +18,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.worker import Worker
 
 from activities.following import follow_topic_migration
+from tests.support.waiting import eventually, within
 from tests.temporal_build import BUILD
 from tideline.domain import failures
 from tideline.domain.messages import (
@@ -56,11 +57,13 @@ from tideline.domain.options import MigrationOptions
 from workflows.partition_migration import PartitionCrossing, PartitionMigration
 from workflows.topic_migration import TopicMigration
 
+T = TypeVar("T")
+
 GONE_KINDS = (failures.UNKNOWN_TOPIC, failures.TOPIC_CHANGED)
 WORKFLOWS = (TopicMigration, PartitionMigration, PartitionCrossing)
 WITHIN_S = 50
-"""What a busy machine needs for anything that a test waits for; less than the minute after which a
-topic leaves partitions alone that do not hear of its end."""
+"""For anything that a test waits for: less than the minute after which a topic leaves partitions
+alone that do not hear of its end."""
 TOPIC_ID = UUID("6f1d3a52-0f1a-4b0e-9a39-5f0a52f1c0de")
 
 
@@ -119,6 +122,11 @@ class World:
     def ref(self) -> TopicRef:
         return TopicRef(self.topic, TOPIC_ID.hex, self.partitions)
 
+    @property
+    def unhurried(self) -> dict[str, Any]:
+        """An input with which no write pause ends because the machine is busy."""
+        return {"topic": self.topic, "options": {"quiesce_hold_ms": 60_000}}
+
     def hold(self, name: str) -> asyncio.Event:
         """Let every call of ``name`` wait until the event that is returned is set."""
         return self.held.setdefault(name, asyncio.Event())
@@ -129,6 +137,10 @@ class World:
     def order(self, partition: int = 0) -> list[str]:
         """What was called for a partition, in order."""
         return [name for name, of in self.calls if of == partition]
+
+    def last_words(self) -> str:
+        """What was called, in order."""
+        return f"{len(self.calls)} calls: " + ", ".join(f"{name}[{of}]" for name, of in self.calls)
 
     async def _enter(self, name: str, partition: int = -1) -> None:
         self.calls.append((name, partition))
@@ -392,6 +404,16 @@ class World:
         return await ended(await self.start(client, given))
 
 
-async def ended(handle: WorkflowHandle[Any, TopicOutcome]) -> TopicOutcome:
+async def ended(handle: WorkflowHandle[Any, T]) -> T:
     """The workflow's result; a test that hangs fails."""
-    return await asyncio.wait_for(handle.result(), WITHIN_S)
+    return await within(f"the end of {handle.id}", handle.result(), WITHIN_S)
+
+
+async def reach(world: World, name: str) -> None:
+    """Wait until an activity is called."""
+    await within(f"a call of {name}", world.reached[name].wait(), WITHIN_S)
+
+
+async def soon(what: str, holds: Callable[[], Awaitable[bool]]) -> None:
+    """Wait until it holds."""
+    await eventually(what, holds, WITHIN_S)
