@@ -109,8 +109,10 @@ airflow: $(STAMP) ## the embedded stack with Airflow, and one run of each DAG
 	@$(BIN)/tideline stack up --airflow
 	@$(BIN)/python -m tideline.demo.airflow_tour
 
-# docs/decisions/0006-tests-side-by-side.md
-SIDE_BY_SIDE := -n 3 --dist loadfile --no-loadscope-reorder
+# One more process than cores, for who has a stack waits most of the time; four at most, for each
+# has servers of its own (docs/decisions/0006-tests-side-by-side.md).
+CORES := $(shell nproc 2>/dev/null || echo 2)
+SIDE_BY_SIDE := -n $(shell echo $$(( $(CORES) < 3 ? $(CORES) + 1 : 4 ))) --dist loadfile --no-loadscope-reorder
 
 .PHONY: test
 test: $(STAMP) ## what CI runs: all but tests/nightly, in three processes, one with an embedded stack

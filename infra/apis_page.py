@@ -77,7 +77,7 @@ less than a broker of Kafka 4.2 has.
 """
 END = """
 That a gateway offers this, and the broker has it, is asked of both in
-`integration/test_gateway_classic.py::test_clients_are_offered_all_that_a_stock_broker_has_for_them`.
+`nightly/stack/test_gateway_classic.py::test_clients_are_offered_all_that_a_stock_broker_has_for_them`.
 """
 
 

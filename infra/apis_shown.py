@@ -58,7 +58,7 @@ SHOWN: Mapping[str, tuple[str, ...]] = {
     f"{_PASSED}::test_where_replicas_lie_and_who_leads_is_the_brokers": (
         "DescribeLogDirs", "AlterReplicaLogDirs",
     ),
-    "integration/test_moved_replicas.py::test_replicas_and_leaders_move_in_every_state_and_the_"
+    "integration/test_moved_replicas.py::test_replicas_and_leaders_move_in_the_write_pause_and_the_"
     "migration_ends": (
         "AlterPartitionReassignments", "ListPartitionReassignments", "ElectLeaders",
     ),

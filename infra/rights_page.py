@@ -35,9 +35,9 @@ client's own rights.
 
 That nothing more is needed is shown by what runs on a [secured stack](stack.md#a-secured-stack):
 its gateway, worker and jobs are given these ACLs and policies and nothing else, and at the end
-`tests/nightly/own_stack/test_secured.py` looks into the broker's log for a request of theirs that Kafka
-refused. `tests/nightly/own_stack/test_install_page.py` does so after it has run the scripts of
-`infra/kafka/acls` themselves.
+`tests/nightly/own_stack/test_secured.py` looks into the broker's log for a request of theirs that
+Kafka refused. `tests/nightly/own_stack/test_install_page.py` does so after it has run the scripts
+of `infra/kafka/acls` themselves.
 
 ## Kafka
 

@@ -22,10 +22,9 @@ from confluent_kafka.admin import (
 
 from spark.common.entry import Job, Outcome
 from spark.tiering import job as tiering
-from tests.harness import Case, migration_case
-from tests.support.waiting import until
+from tests.harness import Case, again, migration_case
+from tests.support.waiting import HANGS_S, flushed, until
 from tideline.control_plane.cataloged_jobs import connect_jobs
-from tideline.demo.patience import Patience
 from tideline.demo.topic import wait_until_tiered
 from tideline.domain.history import WITNESS_S
 from tideline.object_store.client import ObjectStoreClient
@@ -101,7 +100,11 @@ class Readers:
     def offset(self, spec: OffsetSpec) -> int:
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
         place = TopicPartition(self.topic, 0)
-        return int(admin.list_offsets({place: spec})[place].result(30).offset)
+        told = again(
+            f"an end of {self.topic}",
+            lambda: admin.list_offsets({place: spec})[place].result(HANGS_S),
+        )
+        return int(told.offset)
 
     @property
     def earliest(self) -> int:
@@ -116,15 +119,15 @@ class Readers:
         consumer = self.consumer(start)
         try:
             found: list[tuple[int, int, bytes]] = []
-            patience = Patience(60)
-            while len(found) < count and not patience.over:
-                message = consumer.poll(1)
-                if message is None:
-                    continue
-                if (error := message.error()) is not None:
-                    raise KafkaException(error)
-                found.append((message.offset(), message.timestamp()[1], message.value()))
-            assert len(found) == count, f"{len(found)} of {count} records from {start} on"
+
+            def enough() -> bool:
+                for message in consumer.consume(count - len(found), 0.5):
+                    if (error := message.error()) is not None:
+                        raise KafkaException(error)
+                    found.append((message.offset(), message.timestamp()[1], message.value()))
+                return len(found) >= count
+
+            until(f"{count} records from {start} on", enough)
             return found
         finally:
             consumer.close()
@@ -173,7 +176,7 @@ def produce(
             timestamp=timestamp,
             on_delivery=lambda error, _: failures.append(error) if error else None,
         )
-    assert producer.flush(60) == 0
+    flushed(producer, 60)
     assert failures == []
 
 
@@ -199,7 +202,10 @@ class AgedTopic:
             for key, value in configs.items()
         ]
         resource = ConfigResource(ResourceType.TOPIC, self.case.topic, incremental_configs=entries)
-        self.case.admin.incremental_alter_configs([resource])[resource].result(60)
+        again(
+            f"{configs} of {self.case.topic}",
+            lambda: self.case.admin.incremental_alter_configs([resource])[resource].result(HANGS_S),
+        )
 
     def keep_hours(self, hours: float) -> None:
         """Set retention.ms so that what is older than ``hours`` is too old."""

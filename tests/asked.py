@@ -117,7 +117,7 @@ def request(asked: Asked, topic: str, partition: int, places: Places, records: b
             return api.request(
                 replica_id=-1,
                 isolation_level=0,
-                timeout=timedelta(seconds=5),
+                timeout=timedelta(seconds=60),
                 topics=(api.request_part("ListOffsetsTopic", name=topic, partitions=(row,)),),
             )
         case Request.LEADER_EPOCH:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-import time
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,9 @@ from kio.schema.sasl_authenticate.v2.request import SaslAuthenticateRequest
 from kio.schema.sasl_handshake.v1.request import SaslHandshakeRequest
 
 from tests.ports import free_ports
+from tests.support.waiting import HANGS_S, bounded, stopped, until
 from tideline.kafka.protocol import decode_response, encode_request
+from tideline.stack.errors import NotReadyError
 from tideline.stack.kafka_jars import ensure, java, libraries, tool_command
 from tideline.stack.parts.kafka import new_cluster_id
 from tideline.stack.probes import kafka_nodes
@@ -99,7 +100,7 @@ def authorizing_broker(directory: Path, users: Collection[str]) -> Iterator[Auth
         stdin=subprocess.DEVNULL,
         capture_output=True,
         check=True,
-        timeout=120,
+        timeout=HANGS_S,
     )
     with (directory / "broker.out").open("wb") as out:
         process = subprocess.Popen(
@@ -116,24 +117,20 @@ def authorizing_broker(directory: Path, users: Collection[str]) -> Iterator[Auth
             _until_up(("127.0.0.1", owners), process, directory / "broker.out")
             yield AuthorizingBroker(("127.0.0.1", owners), ("127.0.0.1", listener))
         finally:
-            process.terminate()
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            stopped(process)
 
 
 def _until_up(address: tuple[str, int], process: subprocess.Popen[bytes], out: Path) -> None:
-    ends = time.monotonic() + STARTS_WITHIN_S
-    while True:
+    def is_up() -> bool:
         assert process.poll() is None, out.read_text()[-2000:]
-        try:
-            if NODE in kafka_nodes(address):
-                return
-        except Exception:
-            assert time.monotonic() < ends, out.read_text()[-2000:]
-        time.sleep(0.1)
+        with suppress(NotReadyError):
+            return NODE in kafka_nodes(address)
+        return False
+
+    try:
+        until("the broker", is_up, STARTS_WITHIN_S)
+    except AssertionError as error:
+        raise AssertionError(f"{error}: {out.read_text()[-2000:]}") from error
 
 
 class User:
@@ -163,7 +160,7 @@ class User:
         """One request, and its answer."""
         frame = encode_request(message, 7, self._client_id)
         self._writer.write(len(frame).to_bytes(4, "big") + frame)
-        async with asyncio.timeout(ANSWERS_WITHIN_S):
+        async with bounded(f"the answer to {type(message).__name__}", ANSWERS_WITHIN_S):
             size = int.from_bytes(await self._reader.readexactly(4), "big")
             answer = await self._reader.readexactly(size)
         return decode_response(answer, int(message.__api_key__), int(message.__version__))

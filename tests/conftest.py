@@ -20,6 +20,7 @@ from hypothesis import settings
 from infra.apis_shown import SHOWN
 from tests import deaths, last_words
 from tests.last_words import LastWords
+from tests.support.waiting import HANGS_S
 from tideline.domain.places import SETTING as PLACES
 from tideline.stack import ALL_PARTS, Stack
 from tideline.stack.spark_classes import driver_options
@@ -162,7 +163,7 @@ def requests_by_api(stack: Stack) -> Counter[str]:
     found: Counter[str] = Counter()
     for program, address in stack.endpoints.metrics.items():
         if program.startswith("gateway-"):
-            with urlopen(f"http://{address}/metrics", timeout=30) as answer:
+            with urlopen(f"http://{address}/metrics", timeout=HANGS_S) as answer:
                 for api, count in REQUESTS.findall(answer.read().decode()):
                     found[api] += int(float(count))
     return found

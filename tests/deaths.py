@@ -1,9 +1,9 @@
 """What a test has started beside itself and ended by an error: threads, and programs of clients.
 
 A consumer whose thread has died reads nothing, as one does that a gateway keeps waiting. So every
-wait of a test (:func:`tests.support.waiting.until`) asks here first, and is told of a death instead of
-waiting for what nobody does any more. ``filterwarnings`` fails the test of a thread that died when
-nobody waited any more.
+wait of a test (:func:`tests.support.waiting.until`) asks here first, and is told of a death instead
+of waiting for what nobody does any more. ``filterwarnings`` fails the test of a thread that died
+when nobody waited any more.
 """
 
 from __future__ import annotations

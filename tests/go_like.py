@@ -25,6 +25,7 @@ from kio.static.protocol import RequestPayload, ResponsePayload
 
 from tests.history.operations import Outcome, Produce
 from tests.recorder import PERIOD_S, Recorder
+from tests.support.waiting import Wait
 from tideline.kafka.observer import milliseconds
 from tideline.kafka.protocol import decode_response, encode_request
 
@@ -71,7 +72,8 @@ class GoLikeProducer:
     def _send(self, number: int) -> None:
         value, sent, attempts = f"{self.name}-{number}", time.monotonic(), 0
         base: int | None = None
-        while base is None and time.monotonic() < sent + RECORD_S:
+        wait = Wait(value, RECORD_S)
+        while base is None and not wait.over:
             try:
                 leader = self._to_leader()
                 attempts += 1
@@ -88,7 +90,7 @@ class GoLikeProducer:
                     self.failed.append((value, ended.made, why))
                     break
             if base is None:
-                time.sleep(PERIOD_S)
+                wait.pause()
         else:
             if base is None:
                 self.failed.append((value, time.monotonic(), f"not told within {RECORD_S:.0f} s"))
@@ -173,6 +175,8 @@ class Connection:
             self._socket.sendall(struct.pack(">i", len(frame)) + frame)
             (size,) = struct.unpack(">i", self._read(4))
             answer = self._read(size)
+        except TimeoutError:
+            raise  # the connection stands
         except OSError as error:
             raise Ended(self._answered, self._made) from error
         self._answered = True

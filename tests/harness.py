@@ -14,31 +14,38 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
 from urllib.request import urlopen
 from uuid import UUID
 
 import psycopg
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient, ConfigEntry, ConfigResource, ResourceType
+from confluent_kafka.admin import AdminClient, ConfigEntry, ConfigResource, NewTopic, ResourceType
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests import deaths
-from tests.support.waiting import HANGS_S, until
+from tests.raw import ask, message
+from tests.support.waiting import HANGS_S, WITHIN_S, output_of, until
+from tideline.control_plane.model import TrackedPartition
 from tideline.demo import topic as topics
 from tideline.demo.ledger import Ledger
 from tideline.demo.workload import GroupConsumer, LibrdkafkaProducer, wait_until_consumed
 from tideline.domain.migration import PHASE_ORDER, Phase, phase_rule
+from tideline.gateway.tracking.snapshot import SnapshotFile
 from tideline.kafka.client import KafkaCluster
+from tideline.kafka.errors import KafkaError as KafkaSays
+from tideline.kafka.errors import KafkaUnavailable
 from tideline.kafka.observer import KafkaObserver
 from tideline.stack import Stack
 
+T = TypeVar("T")
 _numbers = itertools.count(1)
-
 
 RATE = 25.0
 """Records a second of a producer: there is always one under way when a fault comes, which lasts for
@@ -49,9 +56,144 @@ lease lasts, as on a disk that others use."""
 UNDECIDED = (KafkaError.REQUEST_TIMED_OUT, KafkaError._TRANSPORT, KafkaError._TIMED_OUT)
 """Nobody knows whether it was made: whoever asks again finds out. librdkafka repeats no admin
 request that met with a connection that ended."""
+NOT_HEARD_YET = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.LEADER_NOT_AVAILABLE)
+"""So a broker says of a topic that was made a moment ago, at another one."""
+OF_THE_TOPIC = 1
+"""Where a config comes from (Kafka: ``ConfigSource``)."""
+CONSOLE_MS = "120000"
+"""Between two records of Kafka's console consumer, which makes its group first: how long it may
+take on this machine is said by who runs it."""
 LASTING_SESSION: dict[str, str | int | float | bool] = {"session.timeout.ms": 300_000}
 """Of a group's member: brokers that start one after the other on a busy machine take longer than
 the 45 s after which it gives its partitions up, and reads again what it has read."""
+
+
+def undecided(error: Exception) -> bool:
+    """Whether an admin client was told nothing: right behind a fault that is so."""
+    if isinstance(error, KafkaException):
+        return error.args[0].code() in UNDECIDED
+    return isinstance(error, TimeoutError)  # of its future
+
+
+def again(what: str, how: Callable[[], T], *told: int, seconds: float = WITHIN_S) -> T:
+    """What an admin request comes to that does no more when it is repeated: repeated while nobody
+    knows whether it was done, or it is told one of ``told``."""
+
+    def answered() -> list[T]:
+        try:
+            return [how()]
+        except (KafkaException, TimeoutError) as error:
+            if not undecided(error) and error.args[0].code() not in told:
+                raise
+            return []
+
+    return until(what, answered, seconds)[0]
+
+
+def _once(what: str, how: Callable[[], object], done: int) -> None:
+    """As :func:`again`, of what cannot be done twice: told ``done`` when it is asked anew, it was
+    done the first time."""
+    asked = False
+
+    def answered() -> None:
+        nonlocal asked
+        before, asked = asked, True
+        try:
+            how()
+        except KafkaException as error:
+            if not before or error.args[0].code() != done:
+                raise
+
+    again(what, answered, seconds=HANGS_S)
+
+
+def create_topics(admin: AdminClient, *wanted: NewTopic) -> None:
+    """One after the other. A broker may still have to hear of them then."""
+    for new in wanted:
+        _once(
+            f"topic {new.topic}",
+            partial(_result, admin.create_topics, new, new.topic),
+            KafkaError.TOPIC_ALREADY_EXISTS,
+        )
+
+
+def delete_topics(admin: AdminClient, *names: str) -> None:
+    """One after the other."""
+    for name in names:
+        _once(
+            f"the end of topic {name}",
+            partial(_result, admin.delete_topics, name, name),
+            KafkaError.UNKNOWN_TOPIC_OR_PART,
+        )
+
+
+def _result(how: Callable[..., Mapping[str, Any]], one: object, name: str) -> None:
+    how([one], operation_timeout=30)[name].result(HANGS_S)
+
+
+def id_of(admin: AdminClient, topic: str) -> UUID:
+    """Of a topic of which a broker may still have to hear."""
+    return again(
+        f"the id of {topic}", lambda: topics.topic_id(admin, topic), *NOT_HEARD_YET,
+        seconds=HANGS_S,
+    )  # fmt: skip
+
+
+def create_tiered(
+    admin: AdminClient,
+    topic: str,
+    partitions: int,
+    replicas: int,
+    placed: Sequence[int] = (),
+    **configs: str,
+) -> UUID:
+    """As the demo does it, right behind a fault, too. ``placed``: the brokers of each partition,
+    its leader first, in the place of so many replicas anywhere."""
+    how: dict[str, Any] = (
+        {"replica_assignment": [list(placed)] * partitions}
+        if placed
+        else {"replication_factor": replicas}
+    )
+    made = NewTopic(topic, partitions, config={**topics.TIERED_CONFIGS, **configs}, **how)
+    create_topics(admin, made)
+    return id_of(admin, topic)
+
+
+def until_led(addresses: Iterable[str], topic: str, partitions: int) -> None:
+    """Each of these brokers, or gateways, tells a leader of every partition: they learn of a new
+    topic after its creation is answered, each by itself. Where nobody has to log in."""
+    asked = message("Metadata", 12, topics=[{"topic_id": None, "name": topic}],
+                    allow_auto_topic_creation=False,
+                    include_topic_authorized_operations=False)  # fmt: skip
+
+    def told_by(address: str) -> bool:
+        (told,) = ask(address, asked).topics
+        return len(told.partitions) == partitions and all(p.leader_id > 0 for p in told.partitions)
+
+    for address in addresses:
+        until(f"{address} to tell the leaders of {topic}", partial(told_by, address))
+
+
+def asked_of(addresses: Iterable[str], how: Callable[[KafkaCluster], Awaitable[T]]) -> T:
+    """What brokers or gateways answer who asks without a client library: asked again while none
+    answers, or it says what Kafka has clients ask again for."""
+    bootstrap = [(host, int(port)) for host, _, port in (at.rpartition(":") for at in addresses)]
+
+    async def connected() -> T:
+        async with KafkaCluster(bootstrap, client_id="test", timeout_ms=30_000) as cluster:
+            return await how(cluster)
+
+    def answered() -> list[T]:
+        try:
+            return [asyncio.run(connected())]
+        except KafkaUnavailable:
+            return []
+        except KafkaSays as error:
+            if not error.retriable:
+                raise
+            return []
+
+    return until("an answer of Kafka's", answered)[0]
 
 
 def until_taken(trigger: Callable[[], object]) -> None:
@@ -64,9 +206,9 @@ def until_taken(trigger: Callable[[], object]) -> None:
         nonlocal said
         try:
             trigger()
-        except KafkaException as error:
-            if SEEMS_DEAD in str(error) or error.args[0].code() in UNDECIDED:
-                said = str(error)
+        except (KafkaException, TimeoutError) as error:
+            if SEEMS_DEAD in str(error) or undecided(error):
+                said = repr(error)
                 return False
             raise
         return True
@@ -82,13 +224,29 @@ def counted(stack: Stack, name: str, **labels: str) -> int:
     found = 0.0
     for program, address in stack.endpoints.metrics.items():
         if program.startswith("gateway-"):
-            with urlopen(f"http://{address}/metrics", timeout=30) as answer:
+            with urlopen(f"http://{address}/metrics", timeout=HANGS_S) as answer:
                 page = answer.read().decode()
             for family in text_string_to_metric_families(page):
                 for sample in family.samples:
                     if sample.name == name and labels.items() <= sample.labels.items():
                         found += sample.value
     return int(found)
+
+
+def until_in_snapshot(
+    stack: Stack, node: int, topic: str, holds: Callable[[TrackedPartition], bool]
+) -> None:
+    """Wait until what the gateway of ``node`` starts from without Postgres, which it writes behind
+    the news, says of partition 0 what is asked for."""
+    own = stack.environment(f"gateway-{node}")
+    file = SnapshotFile(Path(own["TIDELINE_GATEWAY_STATE_DIR"]), int(own["TIDELINE_GATEWAY_ID"]))
+
+    def written() -> bool:
+        snapshot = file.read()
+        tracked = {t.name: t.partitions for t in snapshot.topics} if snapshot else {}
+        return topic in tracked and holds(tracked[topic][0])
+
+    until(f"the snapshot of gateway {node} to have it", written)
 
 
 def ports_of(stack: Stack) -> dict[str, int]:
@@ -111,7 +269,7 @@ def until_named(stack: Stack, node: int) -> None:
     def named_by(gateway: str) -> bool:
         asked = AdminClient({"bootstrap.servers": gateway, **stack.kafka_login().librdkafka})
         try:
-            told = asked.list_topics(timeout=30).brokers.get(node)
+            told = asked.list_topics(timeout=HANGS_S).brokers.get(node)
         except KafkaException:
             return False
         return told is not None and f"{told.host}:{told.port}" == own
@@ -124,19 +282,21 @@ def until_named(stack: Stack, node: int) -> None:
 
 def described(admin: AdminClient, name: str) -> dict[str, ConfigEntry]:
     """Configs of a topic, from a broker that knows it already."""
-    found: dict[str, ConfigEntry] = {}
 
-    def known() -> bool:
+    def known() -> dict[str, ConfigEntry]:
         (asked,) = admin.describe_configs([ConfigResource(ResourceType.TOPIC, name)]).values()
-        try:
-            found.update(asked.result(20))
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
-                raise
-        return bool(found)
+        return asked.result(HANGS_S)
 
-    until(f"the configs of {name}", known)
-    return found
+    return again(f"the configs of {name}", known, *NOT_HEARD_YET)
+
+
+def own_configs(address: str, topic: str) -> dict[str, str | None]:
+    """Set on the topic itself, as this broker or gateway knows. Where nobody has to log in."""
+    about = {"resource_type": 2, "resource_name": topic, "configuration_keys": None}
+    asked = message("DescribeConfigs", 4, resources=[about], include_synonyms=False,
+                    include_documentation=False)  # fmt: skip
+    (told,) = ask(address, asked).results
+    return {row.name: row.value for row in told.configs if row.config_source == OF_THE_TOPIC}
 
 
 @dataclass(frozen=True)
@@ -419,25 +579,7 @@ def migration_case(
     topic = f"{name}-{next(_numbers)}-{time.monotonic_ns() % 1_000_000}"
     replicas = min(3, len(stack.endpoints.gateways))
 
-    undecided = False
-
-    def created() -> UUID | None:
-        nonlocal undecided
-        try:
-            if undecided and topic in admin.list_topics(timeout=60).topics:
-                return topics.topic_id(admin, topic)
-            return topics.create_tiered(
-                admin, topic, partitions, replicas, placed=placed, **configs
-            )
-        except KafkaException as error:
-            code = error.args[0].code()
-            exists = undecided and code == KafkaError.TOPIC_ALREADY_EXISTS
-            if not exists and code not in UNDECIDED:
-                raise
-            undecided = True
-            return None
-
-    topic_id = until(f"topic {topic}", created, HANGS_S)
+    topic_id = create_tiered(admin, topic, partitions, replicas, placed=placed, **configs)
     case = Case(stack, topic, partitions, topic_id, Ledger(), admin, bootstrap)
     if history:
         case.write(history * partitions, "history")
@@ -550,18 +692,11 @@ def killed(stack: Stack, *programs: str) -> Iterator[None]:
 def leader_of(stack: Stack, topic: str, partition: int, *, avoid: int = -1) -> tuple[int, int]:
     """(leader id, leader epoch) from a broker other than ``avoid``; (-1, -1) without a leader."""
 
-    async def ask() -> tuple[int, int]:
-        bootstrap = [
-            (host, int(port))
-            for node, address in stack.endpoints.brokers.items()
-            if node != avoid
-            for host, port in [address.rsplit(":", 1)]
-        ]
-        async with KafkaCluster(bootstrap, client_id="leader-of", timeout_ms=30_000) as cluster:
-            layout = await KafkaObserver(cluster).partition(topic, partition)
-            return layout.leader, layout.leader_epoch if layout.leader >= 0 else -1
+    async def told(cluster: KafkaCluster) -> tuple[int, int]:
+        layout = await KafkaObserver(cluster).partition(topic, partition)
+        return layout.leader, layout.leader_epoch if layout.leader >= 0 else -1
 
-    return asyncio.run(ask())
+    return asked_of((at for node, at in stack.endpoints.brokers.items() if node != avoid), told)
 
 
 def gateways(case: Case) -> dict[int, GatewayRow]:
@@ -609,7 +744,7 @@ class Command:
 
     def wait(self, timeout_s: float) -> int:
         """Its exit code."""
-        self._written, self._errors = self._process.communicate(timeout=timeout_s)
+        self._written, self._errors = output_of(self._process, timeout_s)
         return self._process.returncode
 
     def answer(self) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import psutil
 import psycopg
 
-from tests.support.waiting import until
+from tests.support.waiting import HANGS_S, until
 from tideline.stack import Stack
 from tideline.stack.spark_classes import driver_options
 
@@ -129,5 +129,5 @@ def kill_nine(driver: subprocess.Popen[bytes]) -> None:
     for process in family:
         with suppress(psutil.NoSuchProcess):
             process.kill()
-    psutil.wait_procs(family, timeout=20)
-    driver.wait(20)
+    psutil.wait_procs(family, timeout=HANGS_S)
+    driver.wait(HANGS_S)

@@ -25,8 +25,9 @@ from tests.aged_topic import (
     settings_of,
     tier,
 )
-from tests.harness import Case, described, migration_case
+from tests.harness import Case, create_topics, delete_topics, described, migration_case
 from tests.raw_batches import raw_batches
+from tests.support.waiting import HANGS_S
 from tests.tiering_topic import PARTITIONS, Topic, diskless_topic
 from tideline.control_plane.cataloged_jobs import connect_jobs
 from tideline.demo.topic import set_config
@@ -87,7 +88,7 @@ class World:
         self.young.produce(20)
         produce(self.late.bootstrap, AGED, YOUNG, _now_ms(), first=OLD, value=b"young")
         admin = self.orders.admin
-        admin.delete_topics([GONE])[GONE].result(30)
+        delete_topics(admin, GONE)
         set_config(admin, AGED, "retention.ms", str(HOUR_MS))
         set_config(admin, self.orders.topic, "max.message.bytes", str(LARGEST))
         self.late.until_ready()
@@ -132,7 +133,7 @@ class World:
             b"%06d" % n for n in range(aged_from, OLD + YOUNG)
         ]
         admin = self.orders.admin
-        assert GONE not in admin.list_topics(timeout=30).topics
+        assert GONE not in admin.list_topics(timeout=HANGS_S).topics
         assert described(admin, AGED)["retention.ms"].value == str(HOUR_MS)
         assert described(admin, self.orders.topic)["max.message.bytes"].value == str(LARGEST)
 
@@ -159,7 +160,9 @@ class World:
         for partition, records in topic.records.items():
             middle = (min(records) + max(records)) // 2
             at = TopicPartition(topic.name, partition, middle)
-            assert self.orders.admin.delete_records([at])[at].result(30).low_watermark == middle
+            assert (
+                self.orders.admin.delete_records([at])[at].result(HANGS_S).low_watermark == middle
+            )
             for offset in [offset for offset in records if offset < middle]:
                 del records[offset]
 
@@ -172,14 +175,13 @@ def before_the_backup(stack: Stack) -> Iterator[World]:
             held.enter_context(migration_case(stack, partitions=PARTITIONS, name=name))
             for name in ("orders", "late")
         )
-        made = orders.admin.create_topics(
-            [
+        create_topics(
+            orders.admin,
+            *(
                 NewTopic(name, 1, 1, config=BORN_DISKLESS if name != CLASSIC else {})
                 for name in (AGED, GONE, CLASSIC)
-            ]
+            ),
         )
-        for future in made.values():
-            future.result(30)
         for case in (orders, late):
             case.consume()
         orders.trigger()

@@ -12,6 +12,8 @@ from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from typing import Self, TypeVar
 
+from tests.support.waiting import HANGS_S
+
 T = TypeVar("T")
 
 CHUNK = 65_536
@@ -90,7 +92,7 @@ class Proxy:
         return self._run(self._end_all())
 
     def _run(self, work: Coroutine[None, None, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(HANGS_S)
 
     async def _gate(self, *, to_server: bool, to_client: bool) -> None:
         for event, is_open in ((self._to_server, to_server), (self._to_client, to_client)):

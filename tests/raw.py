@@ -14,7 +14,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 from kio.serial._introspect import EntityField, EntityTupleField, classify_field
 
-from tests.support.waiting import until
+from tests.support.waiting import HANGS_S, until
 from tideline.domain.api_answers import API_RULES, BROKER_HIGHEST
 from tideline.kafka.protocol import decode_response, encode_request, request_class
 
@@ -22,7 +22,6 @@ KEYS = {rule.name: key for key, rule in API_RULES.items()}
 GROUP, TRANSACTION = 0, 1
 """What a coordinator is for."""
 _ON_THE_WAY = {ErrorCode.coordinator_not_available, ErrorCode.coordinator_load_in_progress}
-ANSWERS_WITHIN_S = 120
 
 
 def message(api: str, version: int, **values: Any) -> Any:
@@ -52,7 +51,7 @@ class Connection:
 
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")
-        self._socket = socket.create_connection((host, int(port)), timeout=ANSWERS_WITHIN_S)
+        self._socket = socket.create_connection((host, int(port)), timeout=HANGS_S)
         self._answers = self._socket.makefile("rb")
 
     def ask(self, asked: Any) -> Any:

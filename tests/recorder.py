@@ -24,8 +24,7 @@ from tests.history.operations import (
     Which,
 )
 from tests.history.violations import Bounds
-from tests.support.waiting import HANGS_S, until, until_still
-from tideline.demo.patience import Patience
+from tests.support.waiting import HANGS_S, WITHIN_S, joined, until, until_still
 
 PERIOD_S = 0.05
 """Between two records of one producer."""
@@ -149,19 +148,17 @@ class Recorder:
 
     def read_all(self, name: str, bootstrap: str, end: int, first: int = 0) -> None:
         """Read every offset from ``first`` on, below ``end``."""
-        stop, patience = threading.Event(), Patience(60)
+        stop = threading.Event()
         reading = threading.Thread(
-            target=self._read, args=(name, bootstrap, stop, first, end), daemon=True
-        )
+            target=self._read, args=(name, bootstrap, stop, first, end), daemon=True,
+            name=f"{name}, which reads up to {end}",
+        )  # fmt: skip
         reading.start()
         try:
-            while reading.is_alive() and not patience.over:
-                reading.join(0.2)
-            late = reading.is_alive()
+            joined(reading, WITHIN_S)
         finally:
             stop.set()
-        reading.join(HANGS_S)
-        assert not late, f"{name} did not reach {end} within 60 s"
+            joined(reading, HANGS_S)
 
     def _read(
         self, name: str, bootstrap: str, stop: threading.Event, first: int, end: int | None
@@ -217,7 +214,7 @@ class Recorder:
         consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "ends"})
         asked = time.monotonic()
         try:
-            low, high = consumer.get_watermark_offsets(TopicPartition(self.topic, 0), 30.0)
+            low, high = consumer.get_watermark_offsets(TopicPartition(self.topic, 0), HANGS_S)
         finally:
             consumer.close()
         now = time.monotonic()
@@ -261,9 +258,7 @@ class Recorder:
         for _, stop in chosen:
             stop.set()
         for thread, _ in chosen:
-            thread.join(HANGS_S)
-        late = [thread.name for thread, _ in chosen if thread.is_alive()]
-        assert not late, f"{late} did not end"
+            joined(thread, HANGS_S)
 
     def finish(self, addresses: Mapping[str, str], starts: Sequence[int] = (0,)) -> int:
         """Stop, read from each of ``starts`` to the next one and to the end, through each

@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, Message, Producer
 
 from tests.harness import command
 from tests.raw_batches import raw_batches
-from tests.support.waiting import HANGS_S, until
+from tests.support.waiting import HANGS_S, flushed, until
 from tideline.demo.report import Check
 from tideline.errors import ExitCode
 from tideline.kafka.errors import KafkaError as Refused
@@ -72,7 +72,7 @@ class Refusals:
         producer = Producer({"bootstrap.servers": self._stack.endpoints.gateway_bootstrap,
                              "retries": 0})  # fmt: skip
         producer.produce(topic, b"refused", partition=0, on_delivery=settled)
-        producer.flush(60)
+        flushed(producer, 60)
         return told[0]
 
     def _worker(self) -> Check:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tests.rehearsed import Block, substituted
+from tests.support.waiting import Wait
 from tests.systemctl import Host, Systemd, own_environment
 from tideline.stack.kafka_jars import tool_command
 
@@ -48,8 +49,14 @@ class Shell:
         end = f"the end of {script}"
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        bound = threading.Timer(BLOCK_S, self._process.kill)
-        bound.start()
+        wait, over = Wait(name, BLOCK_S), threading.Event()
+
+        def bound() -> None:
+            while not over.wait(1.0):
+                if wait.over:
+                    return self._process.kill()
+
+        threading.Thread(target=bound, name=f"the bound of {name}", daemon=True).start()
         said = ""
         try:
             self._process.stdin.write(f". '{script}' </dev/null\necho '{end}'\n")
@@ -59,7 +66,7 @@ class Shell:
                     return said + line.removesuffix(f"{end}\n")
                 said += line
         finally:
-            bound.cancel()
+            over.set()
         raise AssertionError(f"{name} failed:\n{said}")
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ from urllib.request import urlopen
 import psutil
 import pyspark
 
-from tests.support.waiting import until
+from tests.support.waiting import HANGS_S, stopped, until
 from tideline.stack.kafka_classes import QUICK_START
 from tideline.stack.ports import LOOPBACK, allocate
 
@@ -43,7 +43,7 @@ class Standalone:
         it shows under any path for the moment before it has attached this one."""
         with suppress(URLError, ConnectionError, json.JSONDecodeError):
             address = f"http://{LOOPBACK}:{self.ports['spark-master-ui']}/json/"
-            with urlopen(address, timeout=10) as answer:
+            with urlopen(address, timeout=HANGS_S) as answer:
                 found: dict[str, Any] = json.load(answer)
                 return found
         return {}
@@ -107,12 +107,10 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     """A worker ends what it runs; what does not end with it is killed."""
     with suppress(psutil.NoSuchProcess):
         family = psutil.Process(process.pid).children(recursive=True)
-        process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(20)
+        stopped(process)
         _, left = psutil.wait_procs(family, timeout=10)
         for one in left:
             with suppress(psutil.NoSuchProcess):
                 one.kill()
     process.kill()
-    process.wait(20)
+    process.wait()

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.rehearsed import substituted
+from tests.support.waiting import stopped
 
 GONE_S = 30
 ASKS = """\
@@ -97,12 +98,7 @@ class Unit:
         process = self._host.running.pop(self.name, None)
         if process is None:
             return
-        process.terminate()
-        try:
-            process.wait(GONE_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        stopped(process, GONE_S)
 
 
 def _environment(values: Callable[[str], list[str]]) -> dict[str, str]:

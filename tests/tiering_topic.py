@@ -17,11 +17,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
 from spark.common.entry import Job
-from tests.support.waiting import until
+from tests.harness import create_topics, delete_topics, id_of
+from tests.support.waiting import flushed, joined, until
 from tideline.control_plane.cataloged_jobs import connect_jobs
 from tideline.control_plane.tiering_model import MergedSegmentRow
-from tideline.demo.patience import Patience
-from tideline.demo.topic import topic_id
 from tideline.domain.ids import topic_id_to_base64
 from tideline.settings import JobsSettings
 from tideline.stack import Stack
@@ -69,9 +68,9 @@ class Topic:
                     partition=n % PARTITIONS, on_delivery=settled,
                 )  # fmt: skip
                 if n % (5 + at) == 0:
-                    producer.flush(30)
+                    flushed(producer, 30)
         for producer in producers:
-            assert producer.flush(60) == 0
+            flushed(producer, 60)
         assert not failures, failures[:3]
 
     def read(self, wanted: dict[int, dict[int, Record]] | None = None) -> dict[int, Any]:
@@ -85,19 +84,22 @@ class Topic:
              "auto.offset.reset": "error"}
         )  # fmt: skip
         consumer.assign([TopicPartition(self.name, p, OFFSET_BEGINNING) for p in ends])
-        patience = Patience(60)
+
+        def all_read() -> bool:
+            for m in consumer.consume(500, 0.5):
+                assert m.error() is None, m.error()
+                partition, offset = m.partition(), m.offset()
+                assert partition is not None
+                assert offset is not None
+                first = min(known[partition])
+                expected = max(seen[partition], default=first - 1) + 1
+                assert offset == expected, f"offset {offset} came instead of {expected}"
+                seen[partition][offset] = (m.key(), m.value(), m.timestamp()[1])
+            return all(max(seen[p], default=-1) >= end for p, end in ends.items())
+
         try:
-            while any(max(seen[p], default=-1) < end for p, end in ends.items()):
-                assert not patience.over, f"read up to {dict(seen).keys()}, not {ends}"
-                for m in consumer.consume(500, 0.5):
-                    assert m.error() is None, m.error()
-                    partition, offset = m.partition(), m.offset()
-                    assert partition is not None
-                    assert offset is not None
-                    first = min(known[partition])
-                    expected = max(seen[partition], default=first - 1) + 1
-                    assert offset == expected, f"offset {offset} came instead of {expected}"
-                    seen[partition][offset] = (m.key(), m.value(), m.timestamp()[1])
+            if ends:
+                until(f"{self.name} to be read up to {ends}", all_read)
         finally:
             consumer.close()
         return seen
@@ -156,12 +158,12 @@ def diskless_topic(stack: Stack) -> Iterator[Topic]:
     name = f"tiering-{next(_numbers)}-{time.monotonic_ns() % 1_000_000}"
     configs = {"diskless.enable": "true", "segment.bytes": "1048576",
                "index.interval.bytes": "2000"}  # fmt: skip
-    admin.create_topics([NewTopic(name, PARTITIONS, 1, config=configs)])[name].result(30)
-    made = Topic(stack, name, topic_id_to_base64(topic_id(admin, name)))
+    create_topics(admin, NewTopic(name, PARTITIONS, 1, config=configs))
+    made = Topic(stack, name, topic_id_to_base64(id_of(admin, name)))
     try:
         yield made
     finally:
-        admin.delete_topics([name])[name].result(30)
+        delete_topics(admin, name)
 
 
 class Rereader:
@@ -183,8 +185,7 @@ class Rereader:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._hurry.set()
-        self._thread.join(90)
-        assert not self._thread.is_alive(), "the reader is stuck"
+        joined(self._thread, 90)
 
     def read_again(self) -> None:
         """Wait for a round that began now or later, or for one that found something wrong."""

@@ -18,7 +18,7 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 
 from tests.contract.conftest import PostgresServer, a_server
-from tests.support.waiting import HANGS_S, until
+from tests.support.waiting import HANGS_S, exited, until
 from tideline.control_plane.migrate import apply, provision_roles
 from tideline.stack import Stack
 from tideline.stack.credentials import LOGIN_ROLES, SUPERUSER
@@ -173,7 +173,7 @@ class Role:
     def ended(self, within_s: float = HANGS_S) -> int:
         """Its exit code, once it has ended by itself."""
         assert self._process is not None
-        return self._process.wait(within_s)
+        return exited(self._process, self.name, within_s)
 
     def stop(self) -> None:
         """An orderly stop; nothing happens if it has ended."""
@@ -189,7 +189,7 @@ class Role:
     def metric(self, name: str) -> float:
         """The sum of a metric's series now."""
         address = self._stack.endpoints.metrics[self.name]
-        text = urlopen(f"http://{address}/metrics", timeout=30).read().decode()
+        text = urlopen(f"http://{address}/metrics", timeout=HANGS_S).read().decode()
         series = [line for line in text.splitlines() if line.partition("{")[0].split()[0] == name]
         assert series, f"{self.name} has no metric {name}"
         return sum(float(line.rpartition(" ")[2]) for line in series)

@@ -18,12 +18,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests import deaths
-from tests.support.waiting import HANGS_S
+from tests.support.waiting import HANGS_S, Wait, joined, stopped
 from tideline.stack.kafka_jars import SOURCES, libraries, tool_command
 
 INTEGRATION = Path(__file__).parents[1] / "integration"
 FETCH_TIMEOUT_S = 180
 """Of a package registry; past it the client that needs it is left out."""
+ANSWERS_WITHIN_S = 180.0
+"""Of a program that may have to settle what a client was sending first."""
 LAST_WORDS = 2_000
 """Characters of what a program that died wrote to stderr."""
 
@@ -65,22 +67,24 @@ class Program:
         """Tell it a command; its answer, which may be a refusal of a broker, not a failure."""
         assert self._process.stdin is not None
         print(*words, file=self._process.stdin, flush=True)
-        answer = self._answers.get(timeout=HANGS_S)
+        wait = Wait(f"the answer to {' '.join(words)}", ANSWERS_WITHIN_S)
+        while self._answers.empty():
+            wait.check()
+            wait.pause()
+        answer = self._answers.get()
         assert not answer.startswith("failed"), (words, answer)
         return answer
 
     def stop(self) -> None:
-        assert self._process.stdin is not None
         self._stopping = True
+        stopped(self._process, by=self._end_input)
+        joined(self._thread)
+        self._errors.close()
+
+    def _end_input(self) -> None:
+        assert self._process.stdin is not None
         with suppress(BrokenPipeError):  # it has ended, and that was told
             self._process.stdin.close()
-        try:
-            self._process.wait(60)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._thread.join(10)
-        self._errors.close()
 
     def _listen(self) -> None:
         assert self._process.stdout is not None

@@ -29,8 +29,8 @@ from tests.clients.driving import (
     streams_command,
 )
 from tests.clients.ways import Way, write_ways
-from tests.harness import Case
-from tests.support.waiting import until
+from tests.harness import Case, create_topics
+from tests.support.waiting import HANGS_S, flushed, until
 from tideline.domain.migration import Phase
 
 LIBRARIES = ("librdkafka", "java", "kafka-python", "go")
@@ -324,15 +324,13 @@ def other_topics(seen: Migration) -> str:
         names.append(seen.beside("shared", way.name))
         names += [seen.beside("numbered", way.name, protocol) for protocol in STREAMS]
     replicas = min(3, seen.case.stack.brokers)
-    wanted = [NewTopic(name, 1, replicas) for name in names]
-    for made in seen.case.admin.create_topics(wanted).values():
-        made.result(30)
+    create_topics(seen.case.admin, *(NewTopic(name, 1, replicas) for name in names))
     until("leaders", lambda: all(has_leader(seen.case, name) for name in names))
     return elsewhere
 
 
 def has_leader(case: Case, name: str) -> bool:
-    found = case.admin.list_topics(timeout=10).topics.get(name)
+    found = case.admin.list_topics(timeout=HANGS_S).topics.get(name)
     return found is not None and all(p.leader > 0 for p in found.partitions.values())
 
 
@@ -395,13 +393,13 @@ def migrate(seen: Migration) -> None:
             "transaction.timeout.ms": 900_000,
         }
     )
-    holder.init_transactions(30)
+    holder.init_transactions(HANGS_S)
     holder.begin_transaction()
     holder.produce(
         case.topic, "held-open", partition=0,
         on_delivery=lambda _, at: seen.committed.append((at.offset(), "held-open")),
     )  # fmt: skip
-    assert holder.flush(30) == 0
+    flushed(holder, 30)
     case.trigger()
     until("the drain to wait", lambda: case.waiting_reason(Phase.DRAIN_TRANSACTIONS))
     seen.transact("during", case.topic, "commit")
@@ -410,7 +408,7 @@ def migrate(seen: Migration) -> None:
     seen.restart_consumers()
     seen.until_written(10)
     assert case.boundaries() == [-1]
-    holder.commit_transaction(30)
+    holder.commit_transaction(HANGS_S)
 
     (seen.boundary,) = case.until_crossed()
     last = seen.until_written(10)

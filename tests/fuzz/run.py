@@ -22,7 +22,7 @@ from tests.fuzz.frames import Names, framed, numbered
 from tests.fuzz.healthy import Pair, Seen
 from tests.fuzz.shrink import one_of, shrunk
 from tests.fuzz.watch import BASE_BYTES, Log, Watched
-from tests.support.waiting import until
+from tests.support.waiting import HANGS_S, Wait, until
 from tideline.demo.ledger import quantile
 from tideline.stack import Stack
 
@@ -30,6 +30,8 @@ MEMORY = 268_435_456
 """The smallest bound that a gateway takes: it has to bite."""
 SETTINGS = {"TIDELINE_GATEWAY_MEMORY_MAX_BYTES": str(MEMORY)}
 PARTS = ("postgres", "s3", "kafka", "gateway")
+SAID_WITHIN_S = 0.25
+"""By a gateway, of a frame that it does not survive."""
 BEFORE_RECORDS = 300
 """Acknowledged in each topic before the first hostile frame."""
 
@@ -101,8 +103,10 @@ def narrowed(stack: Stack, suspects: dict[str, list[str]]) -> list[str]:
             connection.sendall(framed(numbered(frame, 0)))
             with contextlib.suppress(OSError):
                 connection.recv(1)
-        time.sleep(0.05)  # the line is written behind the end of the connection
-        return any(found.clients for found in log.found())
+        wait = Wait("a line of the log", SAID_WITHIN_S)  # written behind the connection's end
+        while not (said := any(found.clients for found in log.found())) and not wait.over:
+            wait.pause()
+        return said
 
     frames = (one_of([bytes.fromhex(f) for f in each], shows) for each in suspects.values())
     return [shrunk(frame, shows).hex() for frame in frames if frame is not None]
@@ -111,7 +115,7 @@ def narrowed(stack: Stack, suspects: dict[str, list[str]]) -> list[str]:
 def created(stack: Stack, *names: str) -> dict[str, UUID]:
     """Topics of two partitions by name; ``…-diskless`` are born so. Their ids."""
     admin = AdminClient({"bootstrap.servers": stack.endpoints.gateway_bootstrap})
-    there = admin.list_topics(timeout=30).topics
+    there = admin.list_topics(timeout=HANGS_S).topics
     wanted = [
         NewTopic(
             name, 2, 1, config={"diskless.enable": "true"} if name.endswith("diskless") else {}
@@ -120,12 +124,12 @@ def created(stack: Stack, *names: str) -> dict[str, UUID]:
         if name not in there
     ]
     for made in (admin.create_topics(wanted) if wanted else {}).values():
-        made.result(60)
+        made.result(HANGS_S)
 
     def ids() -> dict[str, UUID] | None:
         found = admin.describe_topics(TopicCollection(list(names)))
         try:
-            return {name: _uuid(future.result(30).topic_id) for name, future in found.items()}
+            return {name: _uuid(future.result(HANGS_S).topic_id) for name, future in found.items()}
         except Exception:
             return None
 

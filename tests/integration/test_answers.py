@@ -18,9 +18,10 @@ from confluent_kafka import ElectionType
 from confluent_kafka.admin import AdminClient, PartitionMetadata
 
 from tests.asked import Places, Told, expected, request, told
-from tests.integration.test_gateway_diskless_migration import Migration
+from tests.harness import again, delete_topics, until_led
+from tests.nightly.stack.test_gateway_diskless_migration import Migration
 from tests.raw import ask
-from tests.support.waiting import until
+from tests.support.waiting import HANGS_S, until
 from tests.unit.gateway.fakes import record_batch
 from tideline.control_plane import ControlPlane
 from tideline.domain.answers import KAFKA_SAYS, Asked, Case, LeaseState, Role, State
@@ -101,7 +102,8 @@ class Held(Migration):
         )
 
     def fill(self) -> None:
-        """Records below B0, which followers show as well."""
+        """Records below B0, which followers show as well. Who has no replica knows who leads."""
+        until_led(self.stack.endpoints.brokers.values(), self.name, self.partitions)
         for number in range(self.partitions):
             until("its leader takes records", partial(self._filled, number))
             until("a follower shows the records", partial(self._follower_shows, number))
@@ -161,8 +163,11 @@ def settle_coordinators(stack: Stack) -> None:
     admin = AdminClient({"bootstrap.servers": ",".join(stack.endpoints.brokers.values())})
 
     def settled() -> bool:
-        admin.elect_leaders(ElectionType.PREFERRED).result(30)
-        found = admin.list_topics(timeout=30).topics
+        again(
+            "preferred leaders to be elected",
+            lambda: admin.elect_leaders(ElectionType.PREFERRED).result(HANGS_S),
+        )
+        found = admin.list_topics(timeout=HANGS_S).topics
         of_coordinators = [t for name, t in found.items() if name in COORDINATORS]
         return all(
             p.leader == p.replicas[0] for t in of_coordinators for p in t.partitions.values()
@@ -180,7 +185,7 @@ def held_topic(stack: Stack) -> Iterator[Held]:
     made.track()
     made.hold()
     yield made
-    made.admin.delete_topics([made.name])
+    delete_topics(made.admin, made.name)
 
 
 @pytest.fixture(scope="module")
@@ -219,7 +224,7 @@ def test_brokers_and_gateways_of_a_classic_topic_say_what_the_table_takes_for_gr
             says = KAFKA_SAYS[asked.request][role].name
             assert classic.at_broker(role, asked, 0).error == says, case
             assert classic.at_gateway(role, asked, 1).error == expected(case).name, case
-    classic.admin.delete_topics([classic.name])
+    delete_topics(classic.admin, classic.name)
 
 
 def test_a_broker_that_does_not_know_a_topic_says_so_to_every_api(stack: Stack) -> None:
@@ -235,8 +240,7 @@ def test_a_topic_that_was_deleted_past_the_gateways_is_gone_at_each_of_them(stac
     gone = Held(stack)
     gone.track()
     brokers = AdminClient({"bootstrap.servers": ",".join(stack.endpoints.brokers.values())})
-    (deleted,) = brokers.delete_topics([gone.name], operation_timeout=30).values()
-    deleted.result(60)
+    delete_topics(brokers, gone.name)
 
     def is_gone(role: Role) -> bool:
         return gone.at_gateway(role, Asked.LATEST, 0).error == "UNKNOWN_TOPIC_OR_PARTITION"

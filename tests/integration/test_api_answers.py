@@ -18,15 +18,14 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from kio.schema.errors import ErrorCode
 
 from infra.apis_page import offered_up_to
-from tests.harness import Case, leader_of, migration_case
+from tests.harness import Case, asked_of, leader_of, migration_case
 from tests.integration.test_answers import settle_coordinators
-from tests.integration.test_gateway_classic import offered
+from tests.nightly.stack.test_gateway_classic import offered
 from tests.raw import TRANSACTION, Doors, ask, doors
-from tests.support.waiting import HANGS_S, until
+from tests.support.waiting import HANGS_S, flushed, until
 from tideline.domain.api_answers import BROKER_HIGHEST, WITH_A_PLUGIN
 from tideline.domain.migration import Phase
 from tideline.gateway.messages import messages
-from tideline.kafka.client import KafkaCluster
 from tideline.kafka.observer import KafkaObserver, PartitionLayout
 from tideline.stack import Stack
 from tideline.stack.kafka_jars import tool_command
@@ -96,10 +95,10 @@ def test_a_transaction_that_names_a_migrating_topic_is_told_beside_one_that_does
                 {"bootstrap.servers": case.bootstrap, "transactional.id": name,
                  "transaction.timeout.ms": 600_000}
             )  # fmt: skip
-            application.init_transactions(60)
+            application.init_transactions(HANGS_S)
             application.begin_transaction()
             application.produce(at.topic, b"inside", partition=0)
-            assert application.flush(60) == 0
+            flushed(application, 60)
             applications.append(application)
         case.trigger()
         reason = until("the drain", lambda: case.waiting_reason(Phase.DRAIN_TRANSACTIONS))
@@ -113,12 +112,12 @@ def test_a_transaction_that_names_a_migrating_topic_is_told_beside_one_that_does
         )  # fmt: skip
         assert f"{case.topic}-0" in shown
         assert case.boundaries() == [-1]
-        applications[0].commit_transaction(60)
+        applications[0].commit_transaction(HANGS_S)
         case.until_crossed()
         then = {names[0]: ("CompleteCommit", set()), names[1]: both[names[1]]}
         until("the commit", lambda: transactions(brokers, names) == then)
         assert transactions(gateways, names) == then
-        applications[1].abort_transaction(60)
+        applications[1].abort_transaction(HANGS_S)
 
 
 def test_the_producers_of_a_hybrid_topic_are_those_of_its_suffix_at_every_gateway(
@@ -186,7 +185,7 @@ def test_a_groups_offsets_past_the_boundary_are_kept_and_deleted(
     group = f"offsets-{hybrid.topic}"
 
     def committed() -> int:
-        (found,) = consumer.committed([TopicPartition(hybrid.topic, 0)], timeout=30)
+        (found,) = consumer.committed([TopicPartition(hybrid.topic, 0)], timeout=HANGS_S)
         return int(found.offset)
 
     consumer = Consumer({"bootstrap.servers": hybrid.bootstrap, "group.id": group})
@@ -253,12 +252,7 @@ def kafkas_end(stack: Stack, case: Case, node: int) -> int:
 
 
 def observed(stack: Stack, ask: Callable[[KafkaObserver], Awaitable[T]]) -> T:
-    async def run() -> T:
-        host, _, port = stack.endpoints.brokers[2].rpartition(":")
-        async with KafkaCluster([(host, int(port))], client_id="answers") as cluster:
-            return await ask(KafkaObserver(cluster))
-
-    return asyncio.run(run())
+    return asked_of([stack.endpoints.brokers[2]], lambda cluster: ask(KafkaObserver(cluster)))
 
 
 def tool(main: str, *arguments: str) -> str:

@@ -13,8 +13,6 @@ from tideline.demo.topic import topic_configs
 from tideline.errors import ExitCode
 from tideline.stack import Stack
 
-pytestmark = [pytest.mark.integration]
-
 
 def test_an_unknown_topic_is_refused_by_name(stack: Stack) -> None:
     refused = command(stack, "migrate", "no-such-topic")

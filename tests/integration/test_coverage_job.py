@@ -24,6 +24,7 @@ from spark.coverage.kept import VerdictStore
 from spark.coverage.tasks import segments_listed
 from tests.harness import Case, command, migration_case
 from tests.records_asked import asked, of_the_page
+from tests.support.waiting import HANGS_S, flushed
 from tideline.control_plane.cataloged_jobs import connect_jobs
 from tideline.control_plane.tiering_model import CoverageStatusRow
 from tideline.domain.ids import TopicIdPartition
@@ -100,7 +101,7 @@ def covered(stack: Stack, spark: SparkSession) -> Iterator[Covered]:
         for number in range(80):
             producer.produce(case.topic, bytes([number]) * 50_000, partition=0)
             producer.poll(0)
-        assert producer.flush(60) == 0
+        flushed(producer, 60)
         case.trigger()
         case.until_ready()
         yield Covered(case, JobsSettings.of(stack.environment("jobs")), spark)
@@ -200,7 +201,7 @@ def test_what_has_not_changed_since_the_last_run_over_everything_is_not_judged_a
     assert not is_judged()
     case = covered.case
     (deleted,) = case.admin.delete_records([TopicPartition(case.topic, 0, 1)]).values()
-    assert deleted.result(30).low_watermark == 1
+    assert deleted.result(HANGS_S).low_watermark == 1
     assert is_judged(), "its log start has moved"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 import time
 from collections.abc import Iterator
 from itertools import count
@@ -31,12 +30,9 @@ from confluent_kafka.admin import (
 )
 from kafka import KafkaProducer
 
-from tests.harness import described, until_taken
-from tests.support.waiting import HANGS_S, until
+from tests.harness import create_topics, delete_topics, described, id_of, until_taken
+from tests.support.waiting import HANGS_S, WITHIN_S, eventually, flushed, ran, until
 from tideline import control_plane
-from tideline.control_plane.model import WatchFinding
-from tideline.demo.patience import Patience
-from tideline.demo.topic import topic_id
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.topic_identity import TopicIdentity
 from tideline.migration.identity import NameCheck, Verdict, check_name, forget
@@ -64,19 +60,18 @@ def born(admin: AdminClient, name: str) -> Iterator[str]:
     """A topic born diskless."""
     create(admin, name, 2, max_message_bytes="500000", **DISKLESS)
     yield name
-    admin.delete_topics([name])
+    delete_topics(admin, name)
 
 
 def create(admin: AdminClient, name: str, partitions: int = 1, **configs: str) -> None:
     settings = {key.replace("_", "."): value for key, value in configs.items()}
-    (made,) = admin.create_topics([NewTopic(name, partitions, 1, config=settings)]).values()
-    made.result(30)
+    create_topics(admin, NewTopic(name, partitions, 1, config=settings))
     until(f"{name} to have leaders", lambda: has_leaders(admin, name, partitions))
 
 
 def has_leaders(admin: AdminClient, name: str, partitions: int) -> bool:
     """Brokers learn of a new topic after its creation is answered."""
-    found = admin.list_topics(timeout=10).topics.get(name)
+    found = admin.list_topics(timeout=HANGS_S).topics.get(name)
     return (
         found is not None
         and len(found.partitions) == partitions
@@ -100,15 +95,13 @@ def altered(
 def alter(admin: AdminClient, resource: ConfigResource, **options: object) -> None:
     def alter_once() -> None:
         (done,) = admin.incremental_alter_configs([resource], **options).values()
-        done.result(20)
+        done.result(HANGS_S)
 
     until_taken(alter_once)
 
 
 def filled(stack: Stack, name: str) -> None:
-    producer = Producer({"bootstrap.servers": stack.endpoints.gateway_bootstrap})
-    producer.produce(name, b"x", partition=0)
-    assert producer.flush(20) == 0
+    send(stack, name, b"x", partition=0)
 
 
 def requests(stack: Stack, name: str) -> list[tuple[str, UUID]]:
@@ -138,7 +131,7 @@ def test_a_config_change_requests_the_migration(
     assert requests(stack, name) == []
     altered(admin, name, "diskless.enable", "true")
     altered(admin, name, "diskless.enable", "true")
-    assert requests(stack, name) == [("rdkafka", topic_id(admin, name))]
+    assert requests(stack, name) == [("rdkafka", id_of(admin, name))]
     assert "diskless.enable" not in on_broker(stack, name)
     admin.delete_topics([name])
 
@@ -257,37 +250,17 @@ def test_what_the_suffix_cannot_honour_is_refused_and_its_limits_hold_from_the_a
     until("them to be taken again", lambda: not is_too_large(stack, born, b"x" * 400))
 
 
-def test_what_goes_past_the_gateways_is_found_and_kept(
-    stack: Stack, admin: AdminClient, born: str
+def send(
+    stack: Stack, name: str, value: bytes, bootstrap: str | None = None, partition: int = -1
 ) -> None:
-    send(stack, born, b"x", bootstrap=stack.endpoints.kafka_bootstrap)
-    with pytest.raises(KafkaException, match=r"MSG_SIZE_TOO_LARGE|too large"):
-        send(stack, born, b"x" * 100, bootstrap=stack.endpoints.kafka_bootstrap)
-    altered(broker_admin(stack), born, "cleanup.policy", "compact")
-
-    def found() -> dict[str, dict[str, Any]]:
-        rows = asyncio.run(findings(stack, born))
-        return {row.kind.value: row.detail for row in rows if row.ended_at is None}
-
-    until("the worker finds both", lambda: set(found()) == {"tail", "config"}, 60)
-    assert found()["tail"]["object"].startswith("s3://")
-    altered(broker_admin(stack), born, "cleanup.policy", None, AlterConfigOpType.DELETE)
-    until("the config is as it was", lambda: set(found()) == {"tail"}, 60)
-
-
-async def findings(stack: Stack, name: str) -> list[WatchFinding]:
-    settings = WorkerSettings.of(stack.environment("worker"))
-    async with control_plane.connect(settings, application_name="test") as plane:
-        return await plane.findings(name)
-
-
-def send(stack: Stack, name: str, value: bytes, bootstrap: str | None = None) -> None:
     """One record, through the gateways. Raises what its delivery report says."""
     failures: list[Any] = []
     servers = bootstrap or stack.endpoints.gateway_bootstrap
     producer = Producer({"bootstrap.servers": servers})
-    producer.produce(name, value, on_delivery=lambda error, _: failures.append(error))
-    producer.flush(30)
+    producer.produce(
+        name, value, partition=partition, on_delivery=lambda error, _: failures.append(error)
+    )
+    flushed(producer, 30)
     assert len(failures) == 1
     if failures[0] is not None:
         raise KafkaException(failures[0])
@@ -322,17 +295,17 @@ def test_a_topic_that_cannot_be_born_diskless_is_not_created(
 ) -> None:
     with pytest.raises(KafkaException, match=said):
         create(admin, name, **configs)
-    assert name not in admin.list_topics(timeout=10).topics
+    assert name not in admin.list_topics(timeout=HANGS_S).topics
     with psycopg.connect(stack.endpoints.postgres_dsn("postgres")) as connection:
         rows = connection.execute("SELECT 1 FROM tideline.topics WHERE name = %s", [name])
         assert rows.fetchall() == []
 
 
 def test_creating_a_diskless_topic_twice_changes_nothing(admin: AdminClient, born: str) -> None:
-    before = topic_id(admin, born)
+    before = id_of(admin, born)
     with pytest.raises(KafkaException, match="TOPIC_ALREADY_EXISTS"):
         create(admin, born, 2, **DISKLESS)
-    assert topic_id(admin, born) == before
+    assert id_of(admin, born) == before
     assert described(admin, born)["diskless.enable"].value == "true"
 
 
@@ -340,12 +313,12 @@ def test_new_partitions_of_a_diskless_topic_are_diskless(
     stack: Stack, admin: AdminClient, born: str
 ) -> None:
     (grown,) = admin.create_partitions([NewPartitions(born, 4)]).values()
-    grown.result(20)
+    grown.result(HANGS_S)
     with psycopg.connect(stack.endpoints.postgres_dsn("postgres")) as connection:
         rows = connection.execute(
             "SELECT partition, diskless_log_start_offset FROM tideline.logs"
             " WHERE topic_id = %s ORDER BY partition",
-            [topic_id(admin, born)],
+            [id_of(admin, born)],
         ).fetchall()
     assert rows == [(0, 0), (1, 0), (2, 0), (3, 0)]
 
@@ -354,17 +327,16 @@ def test_a_name_can_be_used_again_after_deletion(
     stack: Stack, admin: AdminClient, name: str
 ) -> None:
     create(admin, name, **DISKLESS)
-    first = topic_id(admin, name)
+    first = id_of(admin, name)
     filled(stack, name)
-    (gone,) = admin.delete_topics([name], operation_timeout=20).values()
-    gone.result(30)
+    delete_topics(admin, name)
     with psycopg.connect(stack.endpoints.postgres_dsn("postgres")) as connection:
         assert connection.execute(
             "SELECT status FROM tideline.topics WHERE topic_id = %s", [first]
         ).fetchall() == [("deleted",)]
     create(admin, name)
-    until(f"the new {name}", lambda: topic_id(admin, name) != first)
-    assert described(admin, name)["diskless.enable"].value == "false"
+    until(f"the new {name}", lambda: id_of(admin, name) != first)
+    until_shown(admin, name, "diskless.enable", "false")
     filled(stack, name)
     admin.delete_topics([name])
 
@@ -374,14 +346,13 @@ def test_a_topic_that_is_replaced_past_the_gateways_is_refused_until_it_is_forgo
 ) -> None:
     """By name (librdkafka): nothing goes to the dead suffix once a gateway has looked."""
     create(admin, name, **DISKLESS)
-    old = topic_id(admin, name)
+    old = id_of(admin, name)
     filled(stack, name)
     past = AdminClient({"bootstrap.servers": stack.endpoints.kafka_bootstrap})
-    (gone,) = past.delete_topics([name], operation_timeout=20).values()
-    gone.result(30)
+    delete_topics(past, name)
     create(past, name)
     # Any broker is asked, and one may know the topic before.
-    new = until("the new topic", lambda: found if (found := topic_id(past, name)) != old else None)
+    new = until("the new topic", lambda: found if (found := id_of(past, name)) != old else None)
     until("a gateway to refuse the name", lambda: admin_hides(admin, name))
     settings = WorkerSettings.of(stack.environment("worker"))
 
@@ -391,12 +362,13 @@ def test_a_topic_that_is_replaced_past_the_gateways_is_refused_until_it_is_forgo
             KafkaCluster(settings.kafka_bootstrap) as cluster,
         ):
             identity = TopicIdentity(cluster)
-            before = await check_name(plane, identity, name)
-            patience = Patience(60.0)
-            while before.verdict is Verdict.UNKNOWN and not patience.over:
-                # One of the brokers has not heard of the deletion yet: as it says, check again.
-                await asyncio.sleep(0.2)
-                before = await check_name(plane, identity, name)
+
+            async def known() -> NameCheck | None:
+                """One of the brokers has not heard of the deletion yet: as it says, check again."""
+                found = await check_name(plane, identity, name)
+                return None if found.verdict is Verdict.UNKNOWN else found
+
+            before = await eventually("the brokers to agree on the name", known, WITHIN_S)
             if before.verdict is Verdict.GONE:
                 await forget(plane, identity, name, old, "a test", "it was replaced")
             return before, await check_name(plane, identity, name)
@@ -408,14 +380,14 @@ def test_a_topic_that_is_replaced_past_the_gateways_is_refused_until_it_is_forgo
     until("the gateways to show the new topic", lambda: not admin_hides(admin, name))
     filled(stack, name)
     reader = Consumer({"bootstrap.servers": stack.endpoints.kafka_bootstrap, "group.id": name})
-    low, high = reader.get_watermark_offsets(TopicPartition(name, 0), timeout=20)
+    low, high = reader.get_watermark_offsets(TopicPartition(name, 0), timeout=HANGS_S)
     reader.close()
     assert (low, high) == (0, 1), "in Kafka's own log of the new topic"
     past.delete_topics([name])
 
 
 def admin_hides(admin: AdminClient, name: str) -> bool:
-    found = admin.list_topics(name, timeout=10).topics.get(name)
+    found = admin.list_topics(name, timeout=HANGS_S).topics.get(name)
     return found is None or found.error is not None
 
 
@@ -430,18 +402,18 @@ def test_librdkafka_can_abort_a_refused_transaction_and_go_on(
             "transactional.id": f"rd-{name}",
         }
     )
-    producer.init_transactions(20)
+    producer.init_transactions(HANGS_S)
     producer.begin_transaction()
     producer.produce(born, b"refused")
     with pytest.raises(KafkaException) as refused:
-        producer.commit_transaction(20)
+        producer.commit_transaction(HANGS_S)
     error = refused.value.args[0]
     assert error.txn_requires_abort()
     assert not error.fatal()
-    producer.abort_transaction(20)
+    producer.abort_transaction(HANGS_S)
     producer.begin_transaction()
     producer.produce(elsewhere, b"committed")
-    producer.commit_transaction(20)
+    producer.commit_transaction(HANGS_S)
     admin.delete_topics([elsewhere])
 
 
@@ -456,10 +428,10 @@ def test_kafka_python_can_abort_a_refused_transaction_and_go_on(
     producer.init_transactions()
     producer.begin_transaction()
     with pytest.raises(Exception, match="TransactionAbortable"):
-        producer.send(born, b"refused").get(20)
+        producer.send(born, b"refused").get(HANGS_S)
     producer.abort_transaction()
     producer.begin_transaction()
-    producer.send(elsewhere, b"committed").get(20)
+    producer.send(elsewhere, b"committed").get(HANGS_S)
     producer.commit_transaction()
     producer.close()
     admin.delete_topics([elsewhere])
@@ -471,7 +443,7 @@ def test_the_java_client_can_abort_a_refused_transaction_and_go_on(
     elsewhere = f"{name}-classic"
     create(admin, elsewhere)
     command = tool_command(str(PROBE), stack.endpoints.gateway_bootstrap, born, elsewhere, name)
-    done = subprocess.run(command, text=True, capture_output=True, timeout=HANGS_S)
+    done = ran(command, text=True)
     lines = done.stdout.split("\n")
     assert lines[0].startswith("REFUSED"), (done.stdout, done.stderr[-2000:])
     assert "TransactionAbortableException" in lines[0]

@@ -30,11 +30,11 @@ from tests.aged_topic import (
     tier,
 )
 from tests.aged_topic import produce as produce_to
+from tests.harness import create_tiered
 from tests.records_asked import asked, of_the_page
 from tests.tiering_topic import Rereader, Topic, diskless_topic
 from tideline import control_plane
 from tideline.control_plane.cataloged_jobs import connect_jobs
-from tideline.demo import topic as topics
 from tideline.demo.topic import wait_until_tiered
 from tideline.domain.ids import topic_id_to_base64
 from tideline.kafka.segment_files import object_keys
@@ -171,7 +171,7 @@ def tracked_tiered_topic(stack: Stack) -> Iterator[Readers]:
     settings = settings_of(stack)
     bootstrap = stack.endpoints.gateway_bootstrap
     name = f"orphans-{time.monotonic_ns() % 1_000_000}"
-    topic_id = topics.create_tiered(AdminClient({"bootstrap.servers": bootstrap}), name, 1, 1)
+    topic_id = create_tiered(AdminClient({"bootstrap.servers": bootstrap}), name, 1, 1)
     produce_to(bootstrap, name, 2 * PER_SEGMENT + 10, int(time.time() * 1000))
     store = ObjectStoreClient(settings)
     prefix = f"{settings.s3_tiered_prefix.rstrip('/')}/{name}-"

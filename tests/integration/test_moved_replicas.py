@@ -1,30 +1,16 @@
-"""Replicas and leaders that somebody moves, through the gateways, while a topic migrates.
-
-Nothing of it is refused. To the migration it is a change of the leader, or something to wait for
-that its status names; B0 carries the epoch of the leader that was looked at last.
-"""
+"""Replicas and leaders that somebody moves, through the gateways, while a topic migrates: in the
+write pause. In the other states: nightly/stack/test_moved_replicas.py."""
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import timedelta
-from pathlib import Path
 
-import pytest
-from confluent_kafka.admin import (
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    ResourceType,
-)
 from kio.schema.errors import ErrorCode
 
 from tests.harness import Breakpoint, Case, command, leader_of, migration_case, quiesced
-from tests.integration.test_api_answers import layout, tool
+from tests.integration.test_api_answers import layout
 from tests.raw import Doors, doors
 from tests.support.waiting import until
 from tideline.domain.migration import Phase
@@ -91,13 +77,7 @@ def move_twice(stack: Stack, case: Case) -> int:
     return new
 
 
-@pytest.mark.parametrize(
-    "phase",
-    [Phase.DRAIN_TRANSACTIONS, Phase.ROLL_AND_FLUSH, Phase.SEED_AND_PERSIST, Phase.ZOMBIE_CLEANUP],
-)
-def test_replicas_and_leaders_move_in_every_state_and_the_migration_ends(
-    stack: Stack, phase: Phase
-) -> None:
+def moved_in(stack: Stack, phase: Phase) -> None:
     """Before the pause, inside it before B0 is looked for, inside it once it was seen, and after
     it. Before B0 the epoch fences: B0 is never that of the leader that was."""
     with migration_case(stack, name="moved", placed=(1, 2)) as case:
@@ -131,112 +111,5 @@ def test_replicas_and_leaders_move_in_every_state_and_the_migration_ends(
         case.end_well()
 
 
-@contextmanager
-def slow_reassignment(stack: Stack, case: Case, plan: Path) -> Iterator[None]:
-    """From brokers 1 and 2 to 3 and 2 by Kafka's own tool through the gateways, so slowly that it
-    is under way as long as producers go on."""
-    wanted = {"topic": case.topic, "partition": 0, "replicas": [3, 2]}
-    plan.write_text(json.dumps({"version": 1, "partitions": [wanted]}))
-
-    def reassignment(*how: str) -> str:
-        return tool(
-            "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
-            "--bootstrap-server", case.bootstrap, "--reassignment-json-file", str(plan), *how,
-        )  # fmt: skip
-
-    try:
-        throttle(stack, case)
-        reassignment("--execute", "--throttle", "1")
-        assert underway_everywhere(stack, case) == [([1, 2, 3], [3], [1])]
-        yield
-    finally:
-        try:
-            reassignment("--execute", "--additional", "--throttle", "100000000")
-            until("replicas at 3 and 2", lambda: layout(stack, case).replicas == (3, 2))
-        finally:
-            told = reassignment("--verify")  # and takes the throttle away
-    assert "completed" in told
-    assert underway_everywhere(stack, case) == []
-
-
-def throttle(stack: Stack, *cases: Case) -> None:
-    """As the tool sets it, and already exceeded by what is replicated of ``cases``: else a new
-    replica may have everything with its first fetch."""
-    admin = AdminClient({"bootstrap.servers": stack.endpoints.kafka_bootstrap})
-    wanted = [(ResourceType.TOPIC, case.topic, "replicas", "*") for case in cases]
-    wanted += [(ResourceType.BROKER, str(node), "rate", "1") for node in stack.endpoints.brokers]
-    for kind, name, what, value in wanted:
-        entries = [
-            ConfigEntry(
-                f"{side}.replication.throttled.{what}",
-                value,
-                incremental_operation=AlterConfigOpType.SET,
-            )
-            for side in ("leader", "follower")
-        ]
-        resource = ConfigResource(kind, name, incremental_configs=entries)
-        admin.incremental_alter_configs([resource])[resource].result(60)
-    for case in cases:
-        case.until_acknowledged(20)
-
-
-def underway_everywhere(stack: Stack, case: Case) -> list[tuple[list[int], list[int], list[int]]]:
-    """As gateways and brokers say alike."""
-    with doors(stack.endpoints.gateways) as asked, doors(stack.endpoints.brokers) as brokers:
-        told = under_way(asked, case.topic)
-        assert told == under_way(brokers, case.topic)
-        return told
-
-
-def test_a_migration_does_not_begin_while_replicas_move_and_does_once_they_have(
-    stack: Stack, tmp_path: Path
-) -> None:
-    with migration_case(stack, name="moving-before", placed=(1, 2)) as case:
-        case.produce()
-        case.consume()
-        case.until_acknowledged(20)
-        with slow_reassignment(stack, case, tmp_path / "plan.json"):
-            refused = command(stack, "migrate", case.topic)
-            assert refused.wait(600) != 0
-            assert "partitions being reassigned: 0" in refused.output()
-            assert case.rows("partition") == []
-        case.trigger()
-        case.until_crossed()
-        case.end_well()
-
-
-def test_replicas_that_move_when_the_boundary_is_set_are_waited_for_by_name(
-    stack: Stack, tmp_path: Path
-) -> None:
-    """Begun while the topic is pending; B0 does not wait for it, readiness does. The new replica
-    has the prefix before anybody reads it there, and nobody overrides the reassignment."""
-    with (
-        migration_case(stack, name="moving-beside", placed=(1, 2)) as beside,
-        migration_case(stack, name="moving-after", placed=(1, 2)) as case,
-    ):
-        beside.produce()
-        case.produce()
-        case.consume()
-        case.until_acknowledged(20)
-        stop = Breakpoint(case.superuser_dsn, case.topic_id, Phase.DRAIN_TRANSACTIONS)
-        try:
-            case.trigger()
-            stop.wait_until_hit()
-            with slow_reassignment(stack, case, tmp_path / "plan.json"):
-                # Of the topic itself nothing is replicated past B0, and nothing is throttled then.
-                throttle(stack, case, beside)
-                stop.release()
-                (boundary,) = case.until_crossed()
-
-                def waits() -> bool:
-                    """What `tideline status` shows, while it is true."""
-                    why = case.waiting_reason(Phase.ZOMBIE_CLEANUP) or ""
-                    moving = underway_everywhere(stack, case) == [([1, 2, 3], [3], [1])]
-                    return moving and f"replicas [3] do not reach B0 = {boundary}" in why
-
-                until("the reason of the wait", waits)
-                case.until_acknowledged(20)
-        finally:
-            stop.release()
-        case.end_well()
-        assert case.boundaries() == [boundary]
+def test_replicas_and_leaders_move_in_the_write_pause_and_the_migration_ends(stack: Stack) -> None:
+    moved_in(stack, Phase.ROLL_AND_FLUSH)

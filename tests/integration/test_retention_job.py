@@ -10,7 +10,7 @@ import pytest
 
 from spark.retention.job import retention
 from tests.aged_topic import PER_SEGMENT, AgedTopic, aged_topic, run, settings_of, tier
-from tests.support.waiting import until
+from tests.support.waiting import joined, until
 from tideline.control_plane.cataloged_jobs import connect_jobs
 from tideline.domain.remote_log import EpochStart
 from tideline.kafka.segment_files import SegmentFile, decode_leader_epochs, object_keys
@@ -76,7 +76,7 @@ class Follower:
 
     def stop(self) -> None:
         self._stop.set()
-        self._thread.join(30)
+        joined(self._thread, 30)
         if self.failure is not None:
             raise self.failure
 

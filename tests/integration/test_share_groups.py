@@ -14,6 +14,7 @@ from uuid import UUID, uuid4
 import pytest
 from kio.schema.errors import ErrorCode
 
+from tests.harness import delete_topics
 from tests.integration.test_answers import (
     RECORDS,
     STATES,
@@ -21,8 +22,8 @@ from tests.integration.test_answers import (
     records,
     settle_coordinators,
 )
-from tests.integration.test_gateway_diskless_migration import Migration
 from tests.integration.test_passed_apis import EVERY, OK, by_both, member_of_a_group_by_heartbeats
+from tests.nightly.stack.test_gateway_diskless_migration import Migration
 from tests.raw import Doors, doors
 from tests.support.waiting import until
 from tideline.domain.answers import Role, State
@@ -45,7 +46,7 @@ def held(stack: Stack) -> Iterator[Held]:
     with doors(stack.endpoints.gateways) as asked:
         write(asked, made.nodes[number][Role.LEADER], made.name, number, SUFFIX)
     yield made
-    made.admin.delete_topics([made.name])
+    delete_topics(made.admin, made.name)
 
 
 def write(asked: Doors, leader: int, topic: str, partition: int, count: int) -> None:
@@ -222,4 +223,4 @@ def test_a_share_session_ends_when_its_topic_is_tracked_and_what_it_had_may_be_a
         assert last.error_code is OK
         assert [p.error_code for t in last.responses for p in t.partitions] == [OK]
         assert member.fetch(leader, 0) == (REFUSED, [])
-    moving.admin.delete_topics([moving.name])
+    delete_topics(moving.admin, moving.name)

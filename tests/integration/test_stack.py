@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from functools import partial
+
 import boto3
 import psutil
 import pytest
 from botocore.exceptions import ClientError
 
+from tests.support.waiting import until
 from tideline.stack import Stack
+from tideline.stack.errors import NotReadyError
 from tideline.stack.ports import LOOPBACK
 from tideline.stack.probes import kafka_nodes
 
@@ -16,7 +21,13 @@ def test_every_broker_knows_every_other(stack: Stack) -> None:
     nodes = set(range(1, stack.brokers + 1))
     for where in stack.endpoints.brokers.values():
         host, _, port = where.partition(":")
-        assert kafka_nodes((host, int(port))) == nodes
+        until("it to know every other", partial(knows, (host, int(port)), nodes))
+
+
+def knows(address: tuple[str, int], nodes: set[int]) -> bool:
+    with suppress(NotReadyError):
+        return kafka_nodes(address) == nodes
+    return False
 
 
 def test_a_second_start_finds_the_running_stack(stack: Stack) -> None:

@@ -20,11 +20,11 @@ from spark.table.source import register
 from spark.verify.job import verify
 from tests.aged_topic import run, settings_of
 from tests.harness import Case, migration_case
+from tests.support.waiting import HANGS_S, flushed, until
 from tests.tiering_now import tier
 from tests.tiering_topic import CODECS
 from tideline.cli.status import verified
 from tideline.control_plane.cataloged_jobs import connect_jobs
-from tideline.demo.patience import Patience
 from tideline.domain.table import TableRefused, TableUnreadable
 from tideline.object_store.client import ObjectStoreClient
 from tideline.stack import Stack
@@ -50,7 +50,7 @@ def write(
     ]  # fmt: skip
     for number, producer in enumerate(producers):
         if transaction:
-            producer.init_transactions(60)
+            producer.init_transactions(HANGS_S)
             producer.begin_transaction()
         for n in range(first, first + records):
             producer.produce(
@@ -66,13 +66,13 @@ def write(
                 timestamp=BEGUN_MS + n * STEP_MS,
             )
             if n % 40 == 0:
-                producer.flush(60)
+                flushed(producer, 60)
         if transaction == "commit":
-            producer.commit_transaction(60)
+            producer.commit_transaction(HANGS_S)
         elif transaction:
-            producer.flush(60)
-            producer.abort_transaction(60)
-        assert producer.flush(60) == 0
+            flushed(producer, 60)
+            producer.abort_transaction(HANGS_S)
+        flushed(producer, 60)
 
 
 def served(case: Case, isolation: str) -> dict[int, list[Row]]:
@@ -83,18 +83,21 @@ def served(case: Case, isolation: str) -> dict[int, list[Row]]:
     })  # fmt: skip
     consumer.assign([TopicPartition(case.topic, p, 0) for p in range(case.partitions)])
     found: dict[int, list[Row]] = {p: [] for p in range(case.partitions)}
-    ended, patience = set[int](), Patience(60)
+    ended = set[int]()
+
+    def all_read() -> bool:
+        for message in consumer.consume(1_000, 0.2):
+            error = message.error()
+            if error is None:
+                found[message.partition()].append(row_of(message))  # type: ignore[index]
+            elif error.code() == LibrdkafkaError._PARTITION_EOF:
+                ended.add(message.partition())  # type: ignore[arg-type]
+            else:
+                raise KafkaException(error)
+        return len(ended) == case.partitions
+
     try:
-        while len(ended) < case.partitions:
-            assert not patience.over
-            for message in consumer.consume(1_000, 0.2):
-                error = message.error()
-                if error is None:
-                    found[message.partition()].append(row_of(message))  # type: ignore[index]
-                elif error.code() == LibrdkafkaError._PARTITION_EOF:
-                    ended.add(message.partition())  # type: ignore[arg-type]
-                else:
-                    raise KafkaException(error)
+        until(f"{case.topic} to be read to its end", all_read)
     finally:
         consumer.close()
     return found
@@ -227,7 +230,7 @@ def test_a_stream_reads_each_record_once_and_goes_on_where_it_was(
             .trigger(availableNow=True)
             .start()
         )
-        query.awaitTermination(120)
+        until("the stream to end", lambda: query.awaitTermination(1), 120)
         return len(query.recentProgress)
 
     assert follow("checkpoint") > 1, "the limit makes several batches"

@@ -18,7 +18,8 @@ from typing import Any
 from temporalio.client import Client, WorkflowHandle
 from temporalio.testing import WorkflowEnvironment
 
-from tests.contract.workflows.conftest import KEYS, program
+from tests.contract.workflows.conftest import KEYS
+from tests.contract.workflows.skipping import program
 from tests.contract.workflows.tiering_world import TieringWorld
 from tests.contract.workflows.world import World, ended, fails
 from tideline.domain import failures

@@ -17,9 +17,9 @@ import inspect
 import subprocess
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from tests import deaths
 from tideline.demo.patience import Patience
@@ -57,6 +57,12 @@ class Wait:
             return False
         self._looked = now
         return self._patience.over or self.waited > self._most
+
+    @property
+    def slowness(self) -> float:
+        """Seconds of the clock for each that has counted: 1 where there is a core for everybody."""
+        counted = self._patience.seconds - self._patience._left
+        return max(1.0, self.waited / counted) if counted > 0 else 1.0
 
     def failure(self) -> AssertionError:
         """What is raised when it is over."""
@@ -166,11 +172,13 @@ def lasts(what: str, holds: Callable[[], object], seconds: float) -> None:
 async def lasts_async(what: str, holds: Callable[[], object], seconds: float) -> None:
     """As :func:`lasts`, while the event loop goes on."""
     ends = time.monotonic() + seconds
+    over = False
     while True:
         assert holds(), f"{what}, {seconds - ends + time.monotonic():.1f} s after it was so"
-        if time.monotonic() >= ends:
+        if over:
             return
         await asyncio.sleep(min(0.05, seconds))
+        over = time.monotonic() >= ends
 
 
 def set_within(what: str, event: threading.Event, seconds: float = SOON_S) -> None:
@@ -197,3 +205,69 @@ def exited(process: subprocess.Popen[Any], what: str = "", seconds: float = WITH
         with suppress(subprocess.TimeoutExpired):
             return process.wait(_LOOK_S)
         wait.check()
+
+
+def stopped(
+    process: subprocess.Popen[Any],
+    seconds: float = WITHIN_S,
+    by: Callable[[], object] | None = None,
+) -> int:
+    """End a program by SIGTERM, or as ``by`` does it, and by SIGKILL if it does not end: its exit
+    code."""
+    (by or process.terminate)()
+    wait = Wait(f"the end of {process.args}", seconds)
+    while not wait.over:
+        with suppress(subprocess.TimeoutExpired):
+            return process.wait(_LOOK_S)
+    process.kill()
+    return process.wait()
+
+
+def output_of(process: subprocess.Popen[Any], seconds: float, given: Any = None) -> tuple[Any, Any]:
+    """What a program that is ``given`` its input says until its end, on stdout and on stderr."""
+    wait = Wait(f"the end of {process.args}", seconds)
+    while True:
+        with suppress(subprocess.TimeoutExpired):
+            return process.communicate(given, timeout=_LOOK_S)
+        given = None  # it has it
+        wait.check()
+
+
+def ran(
+    command: Sequence[str], seconds: float = WITHIN_S, given: Any = None, **how: Any
+) -> subprocess.CompletedProcess[Any]:
+    """A program that has ended, as ``subprocess.run`` has it, and all that it said."""
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL if given is None else subprocess.PIPE,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, **how,
+    )  # fmt: skip
+    try:
+        said, errors = output_of(process, seconds, given)
+    except BaseException:
+        process.kill()
+        process.communicate()
+        raise
+    return subprocess.CompletedProcess(command, process.returncode, said, errors)
+
+
+class Flushable(Protocol):
+    """A producer of confluent-kafka."""
+
+    def flush(self, timeout: float, /) -> int: ...
+
+
+def flushed(producer: Flushable, seconds: float = WITHIN_S) -> None:
+    """Wait until a producer has been told of all that it was given."""
+    until("every record to be settled", lambda: producer.flush(_LOOK_S) == 0, seconds)
+
+
+def for_seconds(why: str, seconds: float) -> None:
+    """So long by the clock, on any machine: how long a fault lasts, not a wait for anything."""
+    ends = time.monotonic() + seconds
+    while (left := ends - time.monotonic()) > 0:
+        try:
+            deaths.check()
+        except AssertionError as error:
+            error.add_note(f"during {why}")
+            raise
+        time.sleep(min(_LOOK_S, left))

@@ -9,8 +9,10 @@ from collections.abc import Iterator
 import pytest
 
 STARTS = frozenset(
-    ("os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system")
-    + ("pty.spawn", "subprocess.Popen")
+    [
+        *("os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system"),
+        *("pty.spawn", "subprocess.Popen"),
+    ]
 )
 """Audit events (sys.addaudithook, PEP 578)."""
 REACHES = frozenset(("socket.bind", "socket.connect", "socket.sendto"))
@@ -23,7 +25,7 @@ def _look(event: str, args: tuple[object, ...]) -> None:
         return
     if event in STARTS:
         raise AssertionError(
-            f"{_unit_test} starts a program ({event}): unit tests do not, tests/contract/programs do"
+            f"{_unit_test} starts a program ({event}): it belongs into tests/contract/programs"
         )
     if event in REACHES and isinstance(address := args[1], tuple):
         assert ipaddress.ip_address(address[0]).is_loopback, f"{_unit_test} reaches {address}"

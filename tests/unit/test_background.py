@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import within
 from tideline import background
 from tideline.background import BackgroundTaskEnded, cancel_and_wait, keep, spawn, watching
 from tideline.errors import ExitCode, RefusedError
@@ -34,7 +35,7 @@ async def test_a_task_that_swallows_cancellations_ends() -> None:
 
     task = asyncio.create_task(stubborn())
     await asyncio.sleep(0)
-    await asyncio.wait_for(cancel_and_wait(task), 9)
+    await within("the end of the task", cancel_and_wait(task))
     assert task.done()
     assert swallowed == 3
 
@@ -45,7 +46,7 @@ async def test_a_wait_that_is_over_at_the_moment_of_the_cancellation_does_not_go
 
     async def listen() -> None:
         while True:
-            await asyncio.wait_for(heard.wait(), 3600)
+            await asyncio.wait_for(heard.wait(), 3600)  # noqa: TID251 - it loses cancellations
             heard.clear()
 
     task = asyncio.create_task(listen())
@@ -53,7 +54,7 @@ async def test_a_wait_that_is_over_at_the_moment_of_the_cancellation_does_not_go
         await asyncio.sleep(0)
     heard.set()
     await asyncio.sleep(0)
-    await asyncio.wait_for(cancel_and_wait(task), 9)
+    await within("the end of the task", cancel_and_wait(task))
     assert task.cancelled()
 
 
@@ -77,7 +78,7 @@ async def test_the_end_of_what_must_run_on_ends_the_process_with_the_reason() ->
     with watching() as watch:
         keep(broken(), "lease")
         with pytest.raises(BackgroundTaskEnded, match=r"lease ended by ValueError: a row that"):
-            await asyncio.wait_for(watch.until(asyncio.Event()), 9)
+            await within("the end of what is watched", watch.until(asyncio.Event()))
 
 
 async def test_the_process_ends_with_the_exit_code_of_what_ended_it() -> None:
@@ -88,7 +89,7 @@ async def test_the_process_ends_with_the_exit_code_of_what_ended_it() -> None:
         with watching() as watch:
             keep(work(), "leases")
             with pytest.raises(BackgroundTaskEnded) as ended:
-                await asyncio.wait_for(watch.until(asyncio.Event()), 9)
+                await within("the end of what is watched", watch.until(asyncio.Event()))
         assert ended.value.exit_code is code
 
 
@@ -96,21 +97,22 @@ async def test_what_must_run_on_may_not_end_well_either() -> None:
     with watching() as watch:
         keep(asyncio.sleep(0), "poll")
         with pytest.raises(BackgroundTaskEnded, match="poll ended without an error"):
-            await asyncio.wait_for(watch.until(asyncio.Event()), 9)
+            await within("the end of what is watched", watch.until(asyncio.Event()))
 
 
 async def test_vital_work_may_end_by_itself_but_not_by_an_error() -> None:
     stop = asyncio.Event()
     with watching() as watch:
         await spawn(asyncio.sleep(0), "commit", vital=True)
-        await asyncio.wait([spawn(broken(), "an upload, whose error its commit hears")])
+        upload = spawn(broken(), "an upload, whose error its commit hears")
+        await asyncio.gather(upload, return_exceptions=True)
         cancelled = keep(asyncio.sleep(3600), "poll")
         await cancel_and_wait(cancelled)
         stop.set()
         await watch.until(stop)
         spawn(broken(), "commit", vital=True)
         with pytest.raises(BackgroundTaskEnded, match="commit"):
-            await asyncio.wait_for(watch.until(asyncio.Event()), 9)
+            await within("the end of what is watched", watch.until(asyncio.Event()))
 
 
 async def test_what_is_started_by_what_is_watched_is_watched_too() -> None:
@@ -121,7 +123,7 @@ async def test_what_is_started_by_what_is_watched_is_watched_too() -> None:
     with watching() as watch:
         outer = keep(starts_another(), "outer")
         with pytest.raises(BackgroundTaskEnded, match="inner"):
-            await asyncio.wait_for(watch.until(asyncio.Event()), 9)
+            await within("the end of what is watched", watch.until(asyncio.Event()))
         await cancel_and_wait(outer)
 
 

@@ -96,7 +96,7 @@ def test_s3_is_verified_by_the_authorities_that_the_settings_name(
         settings = ObjectStoreSettings.model_validate(
             {"s3_endpoint": url, "s3_access_key": "a", "s3_secret_key": "b", **given}
         )
-        return ObjectStoreClient(settings, bounds=CallBounds(read_timeout_s=5, attempts=1))
+        return ObjectStoreClient(settings, bounds=CallBounds(read_timeout_s=60, attempts=1))
 
     client(s3_ca_file=ca).check("bucket")
     with pytest.raises(ObjectStoreUnavailable, match=r"(?i)certificate"):

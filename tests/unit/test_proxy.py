@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.proxy import Proxy
+from tests.support.waiting import HANGS_S
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def echo() -> Iterator[int]:
 
 def connected(proxy: Proxy) -> socket.socket:
     connection = socket.create_connection(("127.0.0.1", proxy.port))
-    connection.settimeout(5.0)
+    connection.settimeout(HANGS_S)
     return connection
 
 
@@ -56,7 +57,7 @@ def says_nothing(connection: socket.socket) -> bool:
     except TimeoutError:
         return True
     finally:
-        connection.settimeout(5.0)
+        connection.settimeout(HANGS_S)
 
 
 def test_what_is_sent_passes_both_ways(echo: int) -> None:

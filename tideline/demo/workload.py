@@ -79,9 +79,12 @@ class LibrdkafkaProducer:
 
     def wait(self) -> None:
         """Wait until ``limit`` records, or those sent before a stop, are settled."""
-        self._thread.join(STOP_TIMEOUT_S)
-        if self._thread.is_alive():
-            raise TimeoutError(f"producer {self.name} did not settle in {STOP_TIMEOUT_S:.0f} s")
+        patience = Patience(STOP_TIMEOUT_S)
+        while self._thread.is_alive():
+            if patience.over:
+                waited = f"{STOP_TIMEOUT_S:.0f} s"
+                raise TimeoutError(f"producer {self.name} did not settle in {waited}")
+            self._thread.join(0.25)
 
     def _run(self) -> None:
         due = time.monotonic()

@@ -9,6 +9,7 @@ import sys
 from prometheus_client import REGISTRY, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.support.waiting import HANGS_S
 from tideline.gateway.allocator import note_memory
 
 _FRAMES = """
@@ -31,7 +32,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 def test_frames_of_a_megabyte_do_not_get_their_pages_anew() -> None:
     found = subprocess.run(
-        [sys.executable, "-c", _FRAMES], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", _FRAMES], capture_output=True, text=True, check=True, timeout=HANGS_S
     )
     pages = 50 * 3 * 1_050_000 // resource.getpagesize()
     assert int(found.stdout) < pages / 20
@@ -61,7 +62,11 @@ print(looked_at)
 
 def test_what_is_loaded_is_not_collected_any_more_and_what_comes_later_is_as_often() -> None:
     found = subprocess.run(
-        [sys.executable, "-c", _COLLECTED], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", _COLLECTED],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=HANGS_S,
     )
     assert int(found.stdout) < 1_000
 
@@ -82,7 +87,7 @@ print(with_frames.used_bytes - before.used_bytes, after.used_bytes - before.used
 
 def test_what_is_kept_of_frames_is_told_apart_from_what_is_used() -> None:
     found = subprocess.run(
-        [sys.executable, "-c", _HEAP], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", _HEAP], capture_output=True, text=True, check=True, timeout=HANGS_S
     )
     with_frames, used, free = map(int, found.stdout.split())
     frames = 20 * 1_050_000

@@ -8,6 +8,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
+from tests.support.waiting import HANGS_S
 from tideline.cli.app import app
 from tideline.cli.commands import TABLE, Entry, Later
 
@@ -19,7 +20,7 @@ def imported(code: str, which: set[str]) -> set[str]:
     """Those of ``which`` that a new interpreter has imported after ``code``."""
     said = subprocess.run(
         [sys.executable, "-c", f"{code}\nimport sys\nprint(*sys.modules, sep='\\n')"],
-        capture_output=True, text=True, check=True, timeout=300,
+        capture_output=True, text=True, check=True, timeout=HANGS_S,
     ).stdout  # fmt: skip
     return which & set(said.splitlines())
 

@@ -16,6 +16,7 @@ from uuid import UUID
 import pytest
 from typer.testing import CliRunner
 
+from tests.support.waiting import HANGS_S
 from tideline.cli import operators, preflight, steer
 from tideline.cli.app import app
 from tideline.domain.coverage import OffsetRange
@@ -52,7 +53,7 @@ def tideline(*arguments: str, **environment: str) -> subprocess.CompletedProcess
         env=kept | CLOSED | environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANGS_S,
         check=False,
     )
 

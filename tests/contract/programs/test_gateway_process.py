@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.ports import free_ports
+from tests.support.waiting import HANGS_S, within
 from tests.unit.gateway.fakes import GatewayPlane, until
 from tests.unit.gateway.gateway_under_test import gateway_settings
 from tests.unit.gateway.test_listener import somebody_else
@@ -65,7 +66,7 @@ class Process:
             yield task
         finally:
             task.cancel()
-            await asyncio.wait([task])
+            await asyncio.gather(task, return_exceptions=True)
 
     def told(self) -> Mapping[str, object]:
         """To an operator."""
@@ -116,7 +117,7 @@ async def test_a_stand_in_address_that_is_its_own_is_registered(process: Process
 async def test_a_gateway_whose_own_address_is_taken_keeps_no_lease(process: Process) -> None:
     """Each of its starts would be waited for by barriers, and by the next start."""
     with somebody_else(process.own), pytest.raises(OSError, match="in use"):
-        await asyncio.wait_for(process.run(), 30)
+        await within("the process to end", process.run(), 30)
     assert process.registered.status == "released"
     assert process.ends == 1
 
@@ -167,7 +168,7 @@ async def test_a_registration_whose_answer_nobody_waits_for_is_released(
     await reads.wait()
     assert process.registered.status == "active"
     os.kill(os.getpid(), signal.SIGTERM)
-    await asyncio.wait_for(task, 30)
+    await within("the process to end", task, 30)
     assert process.registered.status == "released"
 
 
@@ -189,7 +190,7 @@ async def test_a_registration_that_is_under_way_is_released_when_it_is_there(
     os.kill(os.getpid(), signal.SIGTERM)
     await until(lambda: process.ends)
     answers.set()
-    await asyncio.wait_for(task, 30)
+    await within("the process to end", task, 30)
     assert process.registered.status == "released"
 
 
@@ -203,7 +204,7 @@ async def test_what_may_pass_by_itself_is_its_supervisors_to_try_again(
 
     monkeypatch.setattr(Listener, "bind", no_network)
     with pytest.raises(OSError, match="no such address"):
-        await asyncio.wait_for(process.run(), 30)
+        await within("the process to end", process.run(), 30)
 
 
 def test_a_process_that_hangs_at_its_end_ends_all_the_same() -> None:
@@ -219,7 +220,7 @@ async def serve(ends):
 asyncio.run(serve(lambda: program.bound_the_end(0.2)))
 """
     ended = subprocess.run(
-        [sys.executable, "-c", hangs], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", hangs], capture_output=True, text=True, timeout=HANGS_S, check=False
     )
     assert ended.returncode == 1
     assert "most recent call first" in ended.stderr, "nobody could tell what it waited for"

@@ -13,6 +13,7 @@ import pytest
 from packaging.utils import canonicalize_name
 
 from infra.wheel import LIBRARY
+from tests.support.waiting import HANGS_S
 
 ROOT = Path(__file__).parents[3]
 LOCKS = {name: ROOT / "infra" / "images" / f"{name}.lock" for name in ("service", "jobs")}
@@ -91,7 +92,7 @@ def test_a_role_starts_with_what_its_image_carries(role: str) -> None:
     ]
     assert "pytest" in missing
     command = [sys.executable, "-c", WITHOUT, json.dumps(missing), json.dumps(modules), *arguments]
-    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=HANGS_S)
     assert ran.returncode == 0, ran.stderr[-2000:]
 
 

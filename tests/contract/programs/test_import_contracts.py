@@ -9,6 +9,8 @@ import sysconfig
 import tomllib
 from pathlib import Path
 
+from tests.support.waiting import HANGS_S
+
 ROOT = Path(__file__).parents[3]
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
 LINT = Path(sysconfig.get_path("scripts")) / "lint-imports"
@@ -36,7 +38,7 @@ def lint(tree: Path) -> subprocess.CompletedProcess[str]:
         env={"COLUMNS": "200", "PATH": ""},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANGS_S,
     )
 
 

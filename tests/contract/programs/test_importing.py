@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.waiting import HANGS_S
 from tideline.importing import kept
 
 
@@ -42,7 +43,7 @@ def test_what_a_command_is_made_of_is_not_collected() -> None:
         "print(gc.get_freeze_count(), len(gc.get_objects()), gc.isenabled())"
     )
     said = subprocess.run(
-        [sys.executable, "-c", asked], capture_output=True, text=True, check=True, timeout=100
+        [sys.executable, "-c", asked], capture_output=True, text=True, check=True, timeout=HANGS_S
     ).stdout
     frozen, looked_at, collects = said.split()
     assert int(frozen) > 100_000

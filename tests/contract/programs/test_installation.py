@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import HANGS_S
 from tideline import __version__, installation
 from tideline.errors import RefusedError
 from tideline.installation import GENERIC_NAMES, NATIVE, refuse_strangers, shipped
@@ -26,7 +27,7 @@ MADE_BY_MAVEN = ROOT / "infra/kafka/target"
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(directory)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=120)
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=HANGS_S)
     return next(directory.glob("*.whl"))
 
 
@@ -66,7 +67,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     python = directory / "venv" / "bin" / "python"
     install = ["uv", "pip", "install", "--no-deps", "--offline", "--python", str(python)]
     uv = [sys.executable, "-m", *install, str(wheel)]
-    subprocess.run(uv, check=True, capture_output=True, timeout=120)
+    subprocess.run(uv, check=True, capture_output=True, timeout=HANGS_S)
     return python
 
 
@@ -81,7 +82,11 @@ def test_an_installation_finds_what_it_carries_and_its_own_packages(
         ]
     )
     ran = subprocess.run(
-        [str(installed), "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        [str(installed), "-c", script],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=HANGS_S,
     )
     assert ran.returncode == 0, ran.stderr
     for line in ran.stdout.splitlines():
@@ -98,7 +103,7 @@ def with_requirements(installed: Path, script: str) -> subprocess.CompletedProce
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANGS_S,
     )
 
 
@@ -134,7 +139,7 @@ def built(directory: Path, **environment: str) -> subprocess.CompletedProcess[st
         env={"PATH": str(directory), **environment},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANGS_S,
     )
 
 
@@ -170,7 +175,9 @@ def test_a_package_of_the_same_name_that_comes_first_is_refused_with_its_place(
         "from tideline.worker.__main__ import main\n"
         "sys.exit(main())"
     )
-    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    ran = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=HANGS_S
+    )
     assert ran.returncode == RefusedError.exit_code
     assert f"the package `workflows` is not Tideline's: it is {tmp_path / 'workflows'}" in (
         ran.stdout + ran.stderr

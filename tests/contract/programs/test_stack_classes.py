@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import HANGS_S
 from tideline.stack import kafka_classes, kafka_jars
 from tideline.stack.kafka_classes import ARCHIVE, archive_classes, archived_classes
 from tideline.stack.kafka_jars import KafkaLibraries, ensure, java, libraries, tool_command
@@ -24,7 +25,7 @@ def random_uuid() -> subprocess.CompletedProcess[str]:
     """What Kafka's smallest tool says."""
     return subprocess.run(
         tool_command("kafka.tools.StorageTool", "random-uuid"),
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True, timeout=60,
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True, timeout=HANGS_S,
     )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from tests.support.waiting import HANGS_S, exited
 from tests.unit.gateway.fakes import FakeClock, GatewayPlane
 from tideline.control_plane.errors import ControlPlaneUnavailable, GatewayIdHeld
 from tideline.errors import RefusedError
@@ -41,13 +42,13 @@ def another_process(directory: Path, incarnation: UUID) -> Iterator[subprocess.P
     )  # fmt: skip
     try:
         assert process.stdout is not None
-        assert select.select([process.stdout], [], [], 60)[0]
+        assert select.select([process.stdout], [], [], HANGS_S)[0]
         assert process.stdout.readline() == b"held\n"
         yield process
     finally:
         process.kill()
         with process:
-            process.wait(60)
+            exited(process)
 
 
 def test_a_second_process_is_refused_and_told_who_holds_the_directory(tmp_path: Path) -> None:
@@ -62,6 +63,7 @@ def test_a_process_that_was_killed_leaves_the_directory_and_its_name(tmp_path: P
     incarnation = uuid4()
     with another_process(tmp_path, incarnation) as holder:
         holder.kill()
+        exited(holder)
         directory = StateDirectory.hold(tmp_path, 1)
     assert directory.dead == (incarnation,)
     directory.release()
@@ -71,7 +73,7 @@ def test_who_waits_gets_the_directory_of_a_process_that_ends_meanwhile(tmp_path:
     with another_process(tmp_path, uuid4()) as holder:
         assert holder.stdin is not None
         holder.stdin.close()
-        StateDirectory.hold(tmp_path, 1, patience_s=60).release()
+        StateDirectory.hold(tmp_path, 1, patience_s=HANGS_S).release()
 
 
 def test_names_stay_until_postgres_knows_of_them(tmp_path: Path) -> None:

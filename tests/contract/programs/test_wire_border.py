@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import HANGS_S
 from tideline import __version__
 from tideline.errors import ExitCode
 from tideline.kafka import wire
@@ -121,7 +122,7 @@ def test_a_gateway_that_is_to_serve_natively_does_not_start_without_the_library(
         env={**GATEWAY, "TIDELINE_GATEWAY_STATE_DIR": str(state)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANGS_S,
     )
     told = ran.stdout + ran.stderr
     assert ran.returncode == ExitCode.USAGE, told

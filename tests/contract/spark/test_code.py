@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from spark.common import code
+from tests.support.waiting import HANGS_S
 
 
 def test_the_code_is_that_of_every_module() -> None:
@@ -42,7 +43,7 @@ print(judge.code.DIGEST, code.digest())
 """
     ran = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True,
-        timeout=100, env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        timeout=HANGS_S, env=os.environ | {"PYTHONPATH": str(tmp_path)},
     )  # fmt: skip
     imported, later = ran.stdout.split()
     assert imported == code.DIGEST

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from spark.common.daemon import IMPORTED
+from tests.support.waiting import HANGS_S
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -76,5 +77,5 @@ with mock.patch("os.execv", lambda program, words: (print(*words[1:3], flush=Tru
 def ran(code: str) -> str:
     """What a new interpreter says."""
     return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=HANGS_S
     ).stdout.strip()

@@ -20,8 +20,9 @@ import (
 )
 
 const (
-	timeout = 30 * time.Second
+	timeout = 300 * time.Second // tests/clients/driving.py waits as the machine allows
 	pace    = 250 * time.Millisecond
+	session = 300 * time.Second // tests/clients/serving.py says why
 )
 
 var printing sync.Mutex
@@ -117,6 +118,8 @@ func open(name, group, protocol, isolation, topic string) (running, error) {
 	if protocol == "consumer" {
 		options = append(options, kgo.WithContext(context.WithValue(
 			context.Background(), "opt_in_kafka_next_gen_balancer_beta", true)))
+	} else {
+		options = append(options, kgo.SessionTimeout(session))
 	}
 	client, err := connect(name, options...)
 	if err != nil {

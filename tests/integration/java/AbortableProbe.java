@@ -13,9 +13,9 @@ public class AbortableProbe {
         props.put("transactional.id", args[3]);
         props.put("key.serializer", "org.apache.kafka.common.serialization.StringSerializer");
         props.put("value.serializer", "org.apache.kafka.common.serialization.StringSerializer");
-        props.put("max.block.ms", "20000");
-        props.put("delivery.timeout.ms", "20000");
-        props.put("request.timeout.ms", "10000");
+        props.put("max.block.ms", "120000");
+        props.put("delivery.timeout.ms", "120000");
+        props.put("request.timeout.ms", "60000");
         try (KafkaProducer<String, String> producer = new KafkaProducer<>(props)) {
             producer.initTransactions();
             producer.beginTransaction();

@@ -121,10 +121,14 @@ public class ClientsProbe {
 
         Reader(String name, String group, String protocol, String isolation, String topic) {
             super(name);
-            consumer = new KafkaConsumer<>(properties(
+            Properties properties = properties(
                 name, "group.id", group, "group.protocol", protocol, "isolation.level", isolation,
                 "auto.offset.reset", "earliest", "enable.auto.commit", "false",
-                "fetch.min.bytes", "16384", "fetch.max.wait.ms", "500"));
+                "fetch.min.bytes", "16384", "fetch.max.wait.ms", "500");
+            if (protocol.equals("classic")) {
+                properties.put("session.timeout.ms", "300000");
+            }
+            consumer = new KafkaConsumer<>(properties);
             consumer.subscribe(List.of(topic));
             begin();
         }

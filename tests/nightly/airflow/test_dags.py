@@ -27,7 +27,7 @@ from tideline.stack import Stack
 from tideline.stack.ports import LOOPBACK
 from tideline.stack.processes import family
 
-pytestmark = [pytest.mark.integration, pytest.mark.fault, pytest.mark.timeout(3600)]
+pytestmark = pytest.mark.timeout(3600)
 
 WAVE = "tideline_migration_wave"
 JOBS = {

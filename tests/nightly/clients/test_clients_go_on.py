@@ -1,5 +1,6 @@
 """Stock clients whose gateways leave and come back, one after the other. Their brokers are the mock
-cluster of librdkafka, which needs no stack; with real ones: ``nightly/faults/test_rolling_gateways.py``."""
+cluster of librdkafka, which needs no stack; with real ones:
+``nightly/faults/test_rolling_gateways.py``."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any
@@ -17,6 +18,7 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer
 from kio.schema.api_versions.v0.request import ApiVersionsRequest
 
 from tests.ports import free_ports
+from tests.support.waiting import HANGS_S, WITHIN_S, eventually, joined
 from tests.unit.gateway.fakes import GatewayPlane, until
 from tests.unit.gateway.gateway_under_test import gateway_settings
 from tideline.background import cancel_and_wait, keep
@@ -35,7 +37,6 @@ from tideline.kafka.client import KafkaCluster, Node
 NODES = (1, 2, 3)
 TOPIC = "orders"
 LEASE_MS = 900
-WITHIN_S = 30.0
 PAUSE_S = 0.02
 """Between two pieces of work: clients leave the core to those that they wait for."""
 
@@ -111,11 +112,13 @@ class Gateway:
     @classmethod
     async def started(cls, fleet: Fleet, node: int) -> Gateway:
         made = cls(fleet, node)
-        while not made.lease.registered:
-            try:
+
+        async def registered() -> bool:
+            with suppress(Exception):  # of one that was killed: its lease has to lapse
                 await made.lease.renew()
-            except Exception:
-                await asyncio.sleep(0.1)  # of one that was killed: its lease has to lapse
+            return made.lease.registered
+
+        await eventually("the lease", registered)
         made.renewing = keep(made.lease.keep(_nothing), "lease")
         made.peers.start()
         await made.stand_ins.take()
@@ -192,7 +195,7 @@ async def fleet_of(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Fleet]:
     monkeypatch.setattr(_Place, "_answers", answers)
     monkeypatch.setattr(KafkaCluster, "nodes", nodes)
     mock = Producer({"bootstrap.servers": "unused", "test.mock.num.brokers": len(NODES)})
-    told = await asyncio.to_thread(mock.list_topics, timeout=10)
+    told = await asyncio.to_thread(mock.list_topics, timeout=HANGS_S)
     fleet = Fleet({b.id: (b.host, b.port) for b in told.brokers.values()})
     for node in NODES:
         await fleet.start(node)
@@ -230,12 +233,12 @@ class Client:
 
     async def stop(self) -> None:
         self._stopping.set()
-        await asyncio.to_thread(self._thread.join, 30)
+        await asyncio.to_thread(joined, self._thread, WITHIN_S)
 
 
 def transactions(bootstrap: str) -> Callable[[], None]:
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "txn"})
-    producer.init_transactions(WITHIN_S)
+    producer.init_transactions(HANGS_S)
     number = 0
 
     def one() -> None:
@@ -243,7 +246,7 @@ def transactions(bootstrap: str) -> Callable[[], None]:
         producer.begin_transaction()
         for partition in range(4):
             producer.produce(TOPIC, b"%d" % number, partition=partition)
-        producer.commit_transaction(WITHIN_S)
+        producer.commit_transaction(HANGS_S)
         number += 1
 
     return one
@@ -280,7 +283,7 @@ def plain(bootstrap: str) -> Callable[[], None]:
     def one() -> None:
         for partition in range(4):
             producer.produce(TOPIC, b"v", partition=partition, on_delivery=told)
-        assert producer.flush(WITHIN_S) == 0
+        assert producer.flush(HANGS_S) == 0
         assert failed == []
 
     return one

@@ -20,8 +20,6 @@ from tideline.domain.migration import PHASES, Phase
 from tideline.errors import ExitCode
 from tideline.stack import Stack
 
-pytestmark = [pytest.mark.integration, pytest.mark.fault]
-
 BEFORE_B0 = [rule.phase for rule in PHASES if rule.abortable]
 
 

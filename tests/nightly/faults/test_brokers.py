@@ -9,8 +9,6 @@ from tests.support.waiting import until
 from tideline.domain.migration import Phase
 from tideline.stack import Stack
 
-pytestmark = [pytest.mark.integration, pytest.mark.fault]
-
 
 @pytest.mark.parametrize("phase", [Phase.ROLL_AND_FLUSH, Phase.SEED_AND_PERSIST])
 def test_a_leader_killed_between_quiesce_and_persist_is_observed_anew(

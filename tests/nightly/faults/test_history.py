@@ -9,7 +9,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import psycopg
-import pytest
 
 from tests.beside import Networks, gateway, networks, retire
 from tests.harness import Breakpoint, Case, command, gateways, leader_of, migration_case
@@ -18,8 +17,6 @@ from tests.recorder import PERIOD_S, Recorder
 from tests.support.waiting import until
 from tideline.domain.migration import Phase
 from tideline.stack import Stack
-
-pytestmark = [pytest.mark.integration, pytest.mark.fault]
 
 BOTH = ("idempotent", "plain")
 

@@ -30,7 +30,7 @@ from tideline.stack import Stack
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.integration, pytest.mark.fault, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.timeout(1800)
 SMALL = b"s" * 1_000
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TypeVar
 from uuid import uuid4
 
-import pytest
 from confluent_kafka import Consumer, Message, Producer
 from confluent_kafka import TopicPartition as Position
 from confluent_kafka.admin import (
@@ -23,22 +22,20 @@ from confluent_kafka.admin import (
 )
 from kio.schema.errors import ErrorCode
 
-from tests.harness import killed
+from tests.harness import again, asked_of, create_topics, delete_topics, killed
 from tests.support.waiting import HANGS_S, flushed, until
 from tideline.domain.coverage import OffsetRange
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.log_gap import holders, is_copied, parts_of, ranges
 from tideline.domain.remote_log import RemoteSegment, SegmentState
 from tideline.kafka.client import KafkaCluster
-from tideline.kafka.errors import KafkaError, KafkaUnavailable
+from tideline.kafka.errors import KafkaError
 from tideline.kafka.log_reader import LogReader
 from tideline.kafka.observer import DEBUG_CONSUMER, KafkaObserver, OffsetSpec
 from tideline.kafka.remote_log_reader import RemoteLogFollower
 from tideline.object_store.inventory import SegmentInventory
 from tideline.settings import ObjectStoreSettings
 from tideline.stack import Stack
-
-pytestmark = [pytest.mark.integration, pytest.mark.fault]
 
 T = TypeVar("T")
 NODE = 3
@@ -62,7 +59,7 @@ class Log:
             replica_assignment=[[NODE]],
             config={"remote.storage.enable": "true", "segment.bytes": "1048576"},
         )
-        self.admin.create_topics([new], operation_timeout=30)[self.name].result(HANGS_S)
+        create_topics(self.admin, new)
 
     def fill(self) -> None:
         """Until every segment but the active one is in remote storage."""
@@ -90,7 +87,10 @@ class Log:
     def set_config(self, key: str, value: str) -> None:
         change = ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
         resource = ConfigResource(ResourceType.TOPIC, self.name, incremental_configs=[change])
-        self.admin.incremental_alter_configs([resource])[resource].result(HANGS_S)
+        again(
+            f"{key}={value}",
+            lambda: self.admin.incremental_alter_configs([resource])[resource].result(HANGS_S),
+        )
 
     def values(self, start: int, count: int) -> list[bytes]:
         """Of so many records from ``start`` on, as a consumer of the broker gets them."""
@@ -122,18 +122,13 @@ class Log:
                 path.unlink()
 
     def ask(self, how: Callable[[KafkaCluster], Awaitable[T]]) -> T:
-        async def asked() -> T:
-            addresses = [each.rsplit(":", 1) for each in self.stack.endpoints.brokers.values()]
-            bootstrap = [(host, int(port)) for host, port in addresses]
-            async with KafkaCluster(bootstrap, client_id="log-gap", timeout_ms=10_000) as cluster:
-                return await how(cluster)
-
-        return asyncio.run(asked())
+        return asked_of(self.stack.endpoints.brokers.values(), how)
 
     def log(self) -> TopicIdPartition:
         async def find(cluster: KafkaCluster) -> TopicIdPartition:
             layout = await KafkaObserver(cluster).topic(self.name)
-            assert layout is not None
+            if layout is None:  # it was made a moment ago
+                raise KafkaError(ErrorCode.unknown_topic_or_partition, self.name)
             return TopicIdPartition(layout.topic_id, 0)
 
         return self.ask(find)
@@ -164,15 +159,12 @@ class Log:
         """By its broker, which others may not count to the cluster yet."""
 
         def led() -> bool:
-            try:
-                return isinstance(told := self.fetch(0), bytes) and told != b""
-            except KafkaUnavailable:
-                return False
+            return isinstance(told := self.fetch(0), bytes) and told != b""
 
         until(f"a leader of {self.name}", led)
 
     def delete(self) -> None:
-        self.admin.delete_topics([self.name])[self.name].result(HANGS_S)
+        delete_topics(self.admin, self.name)
 
 
 def test_kafka_serves_no_remote_segment_past_its_log_end_and_an_empty_leader_deletes_them(

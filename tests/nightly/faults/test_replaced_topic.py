@@ -8,10 +8,10 @@ from contextlib import ExitStack
 from dataclasses import replace
 from uuid import UUID
 
-import pytest
 from confluent_kafka import KafkaException
+from confluent_kafka.admin import NewTopic
 
-from tests.harness import Case, migration_case
+from tests.harness import Case, create_topics, delete_topics, id_of, migration_case
 from tests.history.checker import judge
 from tests.history.operations import (
     Fetch,
@@ -23,12 +23,10 @@ from tests.history.operations import (
     Value,
 )
 from tests.recorder import BOUNDS, Recorder
-from tests.support.waiting import HANGS_S, until
+from tests.support.waiting import until
 from tideline.demo import topic as topics
 from tideline.demo.ledger import Ledger
 from tideline.stack import Stack
-
-pytestmark = [pytest.mark.integration, pytest.mark.fault]
 
 PRODUCERS = ("idempotent", "plain")
 
@@ -51,7 +49,7 @@ def test_a_hybrid_topic_replaced_under_its_producers_gives_nothing_to_the_next_o
         until("a suffix", lambda: recorder.told_through("plain") > boundary + 20)
         end = recorder.read_through(gateways)
         deleting, deleted = len(recorder.operations), time.monotonic()
-        case.admin.delete_topics([case.topic], operation_timeout=30)[case.topic].result(HANGS_S)
+        delete_topics(case.admin, case.topic)
         again = Case(
             stack, case.topic, 1, created_again(case), Ledger(), case.admin, case.bootstrap
         )
@@ -106,14 +104,15 @@ def below(end: int, one: Operation) -> Operation:
 def created_again(case: Case) -> UUID:
     """The id of a tiered topic of the same name."""
 
-    def create() -> UUID | None:
+    def create() -> bool:
         try:
-            return topics.create_tiered(case.admin, case.topic, 1, 3)
+            create_topics(case.admin, NewTopic(case.topic, 1, 3, config=topics.TIERED_CONFIGS))
         except KafkaException:
-            return None  # a broker still knows the first one
+            return False  # a broker still knows the first one
+        return True
 
     def known() -> UUID | None:
-        found = topics.topic_id(case.admin, case.topic)
+        found = id_of(case.admin, case.topic)
         return None if found == case.topic_id else found
 
     until("the name to be free", create)

@@ -14,16 +14,13 @@ from itertools import pairwise
 from urllib.request import urlopen
 from uuid import uuid4
 
-import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.harness import LASTING_SESSION
-from tests.support.waiting import HANGS_S, flushed, until
-from tideline.demo.patience import Patience
+from tests.harness import LASTING_SESSION, create_topics, delete_topics
+from tests.support.waiting import HANGS_S, Wait, flushed, joined, until
 from tideline.stack import Stack
 
-pytestmark = [pytest.mark.integration, pytest.mark.fault]
 PARTITIONS = 6
 PAUSE_S = 0.05
 """Between two records of a producer, or two transactions: a producer that goes on with each answer
@@ -59,8 +56,7 @@ class Load:
         self._group = f"rolled-{name}"
         self._admin = AdminClient({"bootstrap.servers": self.bootstrap})
         made = [NewTopic(topic, PARTITIONS, 3) for topic in self.topics.values()]
-        for created in self._admin.create_topics(made).values():
-            created.result(HANGS_S)
+        create_topics(self._admin, *made)
         self._clients: list[object] = []
         """One that is destroyed while it waits for its coordinator holds up the interpreter."""
         self._threads = [
@@ -76,9 +72,8 @@ class Load:
     def __exit__(self, *_: object) -> None:
         self.stopping.set()
         for thread in self._threads:
-            thread.join(120)
-            assert not thread.is_alive(), f"{thread.name} hangs"
-        self._admin.delete_topics(list(self.topics.values()))
+            joined(thread, 120)
+        delete_topics(self._admin, *self.topics.values())
 
     def _guarded(self, run: Callable[[], None]) -> None:
         try:
@@ -151,12 +146,8 @@ class Load:
         )
         self._clients.append(consumer)
         consumer.subscribe(list(self.topics.values()))
-        patience: Patience | None = None
-        while not (self.stopping.is_set() and self._all_read()):
-            if self.stopping.is_set():
-                patience = patience or Patience(60)
-                if patience.over:
-                    break
+
+        def take() -> None:
             for message in consumer.consume(500, 0.2):
                 error = message.error()
                 if error is not None and error.fatal():
@@ -164,6 +155,12 @@ class Load:
                 elif error is None:
                     self.consumed[message.value() or b""] += 1
                     self.read_at.append(time.monotonic())
+
+        while not self.stopping.is_set():
+            take()
+        wait = Wait("all to be consumed", 60)
+        while not self._all_read() and not wait.over:
+            take()
         consumer.close()
 
     def _all_read(self) -> bool:
@@ -180,6 +177,7 @@ class Load:
         goes to whom it was handed over to."""
         given_up = False
         while not self.stopping.is_set():
+            wait = Wait("the admin client", LOOK_S / 2)
             try:
                 self._admin.list_topics(timeout=LOOK_S)
                 self._admin.describe_cluster(request_timeout=LOOK_S).result()
@@ -187,6 +185,8 @@ class Load:
             except KafkaException as error:
                 if error.args[0].code() not in GIVEN_UP:
                     raise
+                if error.args[0].code() == KafkaError._TIMED_OUT and not wait.over:
+                    continue  # each core was wanted by two programs all the while
                 if given_up or error.args[0].code() == KafkaError._TIMED_OUT:
                     self.unanswered.append(str(error))
                 else:

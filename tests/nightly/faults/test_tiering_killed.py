@@ -24,7 +24,7 @@ from tideline.object_store.client import ObjectStoreClient
 from tideline.settings import JobsSettings
 from tideline.stack import Stack
 
-pytestmark = [pytest.mark.integration, pytest.mark.fault, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.timeout(1800)
 SHORT_CLAIMS = {"TIDELINE_TIERING_SPLITTER_CLAIM_DURATION_MS": "1000"}
 
 

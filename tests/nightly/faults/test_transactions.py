@@ -8,11 +8,9 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 
 from tests.harness import Case, command, migration_case
-from tests.support.waiting import HANGS_S, flushed, until
+from tests.support.waiting import HANGS_S, flushed, joined, until
 from tideline.domain.migration import Phase
 from tideline.stack import Stack
-
-pytestmark = [pytest.mark.integration, pytest.mark.fault]
 
 
 def transactional(case: Case, name: str) -> Producer:
@@ -103,5 +101,5 @@ def test_past_the_deadline_an_open_transaction_is_aborted_if_so_configured(stack
 
         attempt = threading.Thread(target=commit, daemon=True)
         attempt.start()
-        attempt.join(60)
+        joined(attempt, 60)
         assert outcome, "the aborted application was told nothing"

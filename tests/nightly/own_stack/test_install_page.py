@@ -45,21 +45,18 @@ from confluent_kafka.admin import (
 from psycopg.conninfo import make_conninfo
 
 from tests.conftest import HOMES_VARIABLE
-from tests.harness import Case, ports_of
+from tests.harness import Case, create_tiered, ports_of
 from tests.ports import free_ports
 from tests.rehearsed import blocks
 from tests.rehearsed_site import ROOT, Site
 from tests.support.waiting import HANGS_S, until
 from tests.systemctl import Systemd
-from tideline.demo import topic as topics
 from tideline.demo.ledger import Ledger
 from tideline.stack import Stack
 from tideline.stack.credentials import load_or_create
 from tideline.stack.home import Home, write_private
 from tideline.stack.ports import stand_in
 from tideline.stack.secured import SUPER_USERS, Secured
-
-pytestmark = [pytest.mark.integration]
 
 PAGE = ROOT / "docs" / "install.md"
 NOT_RUN = {
@@ -239,7 +236,7 @@ def clients(installation: Installation) -> Iterator[Case]:
     stack = installation.stack
     bootstrap = stack.endpoints.kafka_bootstrap
     admin = AdminClient({"bootstrap.servers": bootstrap, **stack.kafka_login().librdkafka})
-    topic_id = topics.create_tiered(admin, TOPIC, PARTITIONS, 3)
+    topic_id = create_tiered(admin, TOPIC, PARTITIONS, 3)
     case = Case(stack, TOPIC, PARTITIONS, topic_id, Ledger(), admin, bootstrap)
     case.write(HISTORY * PARTITIONS, "history")
     case.produce(rate=60)

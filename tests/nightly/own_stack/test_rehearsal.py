@@ -17,7 +17,16 @@ from pyspark.sql import SparkSession
 
 from tests import tiering_now
 from tests.conftest import HOMES_VARIABLE
-from tests.harness import Breakpoint, Case, command, migration_case, write
+from tests.harness import (
+    LASTING_SESSION,
+    Breakpoint,
+    Case,
+    command,
+    create_topics,
+    delete_topics,
+    migration_case,
+    write,
+)
 from tests.old_backup import AGED, CLASSIC, OLD, World, before_the_backup
 from tests.refusals import Refusals
 from tests.support.waiting import HANGS_S, flushed, until
@@ -35,8 +44,6 @@ from tideline.ownership import fleet_position
 from tideline.settings import WorkerSettings
 from tideline.stack import Stack
 from tideline.stack.credentials import SUPERUSER
-
-pytestmark = [pytest.mark.integration, pytest.mark.fault]
 
 OPTIONS = DemoOptions(
     partitions=2, history_segments=1, librdkafka_rate=100.0, java_rate=0, before_s=1.0,
@@ -152,8 +159,9 @@ async def lose_and_rebuild(stack: Stack) -> list[Check]:
         await asyncio.to_thread(born_and_cut, demo)
     ref = TopicRef(OPTIONS.topic, str(topic.topic_id), OPTIONS.partitions)
     member = GroupConsumer(
-        "attached", demo.bootstrap, ref.topic, f"readers-of-{ref.topic}", demo.ledger
-    )
+        "attached", demo.bootstrap, ref.topic, f"readers-of-{ref.topic}", demo.ledger,
+        config=LASTING_SESSION,
+    )  # fmt: skip
     member.start()
     rehearsal = Rehearsal(demo, ref)
     try:
@@ -227,16 +235,13 @@ def more(demo: Demo) -> None:
 
 def born_and_cut(demo: Demo) -> None:
     """A topic that was born diskless and is deleted from its front, and one that is deleted."""
-    made = demo.admin.create_topics(
-        [NewTopic(name, 1, 1, config={"diskless.enable": "true"}) for name in ("births", "gone")]
-    )
-    for future in made.values():
-        future.result(HANGS_S)
+    names, diskless = ("births", "gone"), {"diskless.enable": "true"}
+    create_topics(demo.admin, *(NewTopic(name, 1, 1, config=diskless) for name in names))
     for name in ("births", "gone"):
         born(demo, name, BORN)
     at = TopicPartition("births", 0, CUT)
     assert demo.admin.delete_records([at])[at].result(HANGS_S).low_watermark == CUT
-    demo.admin.delete_topics(["gone"])["gone"].result(HANGS_S)
+    delete_topics(demo.admin, "gone")
 
 
 def born(demo: Demo, topic: str, values: list[bytes]) -> None:

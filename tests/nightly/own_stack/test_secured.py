@@ -35,12 +35,11 @@ from tests.aged_topic import let_the_grace_pass, run, settings_of
 from tests.clients.migrating import Migration, checks, migrated
 from tests.clients.ways import Way
 from tests.conftest import HOMES_VARIABLE, SHARED
-from tests.harness import Case, migration_case
+from tests.harness import Case, create_tiered, migration_case
 from tests.records_asked import asked
-from tests.support.waiting import HANGS_S, flushed, until
+from tests.support.waiting import HANGS_S, bounded, flushed, until
 from tests.tiering_now import tier
 from tests.unit.gateway.test_transport import produce
-from tideline.demo import topic as topics
 from tideline.demo.ledger import Ledger
 from tideline.demo.workload import LibrdkafkaProducer
 from tideline.domain.rights import Process
@@ -138,7 +137,7 @@ async def cut_off(stack: Stack, *frames: bytes) -> None:
     for frame in frames:
         reader, writer = await asyncio.open_connection(*at_gateway(stack), ssl=context)
         writer.write(len(frame).to_bytes(4, "big") + frame)
-        async with asyncio.timeout(HANGS_S):
+        async with bounded("the end of the connection", HANGS_S):
             with contextlib.suppress(ConnectionError, ssl.SSLError):
                 assert await reader.read() == b""
         writer.close()
@@ -213,7 +212,7 @@ def written_to(stack: Stack) -> Iterator[Case]:
     that was acknowledged is read by librdkafka and by Java."""
     admin = AdminClient(config(stack))
     topic = f"secured-{time.monotonic_ns() % 1_000_000}"
-    topic_id = topics.create_tiered(admin, topic, 1, 1)
+    topic_id = create_tiered(admin, topic, 1, 1)
     bootstrap = stack.endpoints.gateway_bootstrap
     case = Case(stack, topic, 1, topic_id, Ledger(), admin, bootstrap)
     producer = LibrdkafkaProducer(

@@ -17,7 +17,7 @@ import psycopg
 import pytest
 
 from tests.conftest import HOMES_VARIABLE
-from tests.support.waiting import until
+from tests.support.waiting import HANGS_S, until
 from tideline.stack import Stack, StackError, StackNotRunningError, supervision
 from tideline.stack import stack as starts
 from tideline.stack.home import Home, exclusive
@@ -105,7 +105,7 @@ def test_down_after_the_supervisor_was_killed_leaves_no_process_and_touches_no_o
         assert processes_of(used_home) == []
         assert bystander.poll() is None
     finally:
-        bystander.communicate(b"\n", timeout=10)
+        bystander.communicate(b"\n", timeout=HANGS_S)
 
 
 def test_up_after_the_supervisor_was_killed_starts_anew_with_the_same_data(used_home: Path) -> None:
@@ -236,7 +236,7 @@ def test_a_program_has_other_settings_from_its_next_start_on(home: Path) -> None
     finally:
         ended = psutil.Process(supervisor.pid())
         supervisor.shut_down()
-        ended.wait(20)
+        ended.wait(HANGS_S)
 
 
 def _environment(supervisor: Supervisor) -> dict[str, str]:

@@ -29,6 +29,7 @@ from tests.contract.spark import test_retention as retention
 from tests.contract.test_tiering_frames import DirectoryStore, Opening
 from tests.contract.tiering_world import DISKLESS, TIERED, World, order
 from tests.on_local_cluster import attempt, kill_executor_once, on_local_cluster
+from tests.support.waiting import for_seconds
 from tests.unit.kafka.segment_batches import sized
 from tideline.kafka.security import KafkaSecurity
 from tideline.settings import JobsSettings
@@ -126,7 +127,7 @@ class Work:
         for row in rows:
             (self.started / f"{row.number}-{attempt()}-{uuid4()}").touch()
             if row.number == 0 and attempt() == 0:
-                time.sleep(SLOW_S)
+                for_seconds("a task that is slow", SLOW_S)
             yield Seen(row.number, attempt())
 
     def look(self, rows: Iterator[Row]) -> Iterator[Seen]:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import pytest
 from kafka import KafkaConsumer, TopicPartition
 
-from tests.harness import Case, migration_case
-from tests.support.waiting import until
+from tests.harness import LASTING_SESSION, Case, migration_case
+from tests.support.waiting import joined, stopped, until
 from tideline.stack import Stack
 from tideline.stack.kafka_jars import tool_command
 
@@ -33,6 +33,7 @@ def java_console_consumer(case: Case) -> Iterator[Reading]:
             "org.apache.kafka.tools.consumer.ConsoleConsumer",
             "--bootstrap-server", case.bootstrap, "--topic", case.topic, "--from-beginning",
             "--formatter-property", "print.offset=true",
+            "--command-property", f"session.timeout.ms={LASTING_SESSION['session.timeout.ms']}",
         ),
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
     )  # fmt: skip
@@ -48,9 +49,8 @@ def java_console_consumer(case: Case) -> Iterator[Reading]:
     try:
         yield reading
     finally:
-        process.terminate()
-        process.wait(30)
-        thread.join(10)
+        stopped(process)
+        joined(thread)
 
 
 @contextmanager
@@ -75,7 +75,7 @@ def kafka_python_consumer(case: Case) -> Iterator[Reading]:
         yield reading
     finally:
         stop.set()
-        thread.join(10)
+        joined(thread)
         consumer.close()
 
 

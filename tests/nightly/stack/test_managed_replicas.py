@@ -3,12 +3,12 @@ rack is away (seed 003)."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import subprocess
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,16 +22,16 @@ from confluent_kafka import (
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from kio.schema.errors import ErrorCode
 
 from tests.conftest import HOMES_VARIABLE
-from tests.harness import Case, command, killed, migration_case
+from tests.harness import Case, asked_of, command, killed, migration_case
 from tests.support.waiting import HANGS_S, flushed, until
 from tideline.kafka.client import KafkaCluster
+from tideline.kafka.errors import KafkaError as KafkaSays
 from tideline.kafka.observer import KafkaObserver, OffsetSpec, PartitionLayout
 from tideline.stack import Stack
 from tideline.stack.kafka_jars import tool_command
-
-pytestmark = [pytest.mark.integration]
 
 TOPIC = "one-in-each-rack"
 RACK_OF = {1: "rack-1", 2: "rack-2", 3: "rack-1"}
@@ -88,14 +88,13 @@ def create(stack: Stack, name: str, partitions: int, factor: int = -1) -> None:
 def layouts(stack: Stack, topic: str = TOPIC, node: int = 1) -> dict[int, PartitionLayout]:
     """By partition, as a client is told through a gateway."""
 
-    async def ask() -> dict[int, PartitionLayout]:
-        host, _, port = stack.endpoints.gateways[node].rpartition(":")
-        async with KafkaCluster([(host, int(port))], client_id="racks") as cluster:
-            found = await KafkaObserver(cluster).topic(topic)
-            assert found is not None
-            return dict(found.partitions)
+    async def told(cluster: KafkaCluster) -> dict[int, PartitionLayout]:
+        found = await KafkaObserver(cluster).topic(topic)
+        if found is None:  # it was made a moment ago
+            raise KafkaSays(ErrorCode.unknown_topic_or_partition, topic)
+        return dict(found.partitions)
 
-    return asyncio.run(ask())
+    return asked_of([stack.endpoints.gateways[node]], told)
 
 
 def racks_of(replicas: Sequence[int]) -> list[str]:
@@ -248,7 +247,7 @@ def test_after_a_migration_a_prefix_gets_replicas_that_serve_it(stack: Stack) ->
         until("a migration that is over", lambda: _may_move(case))
         assert layouts(stack, case.topic)[0].replicas == (1,), "the migration moved nothing"
         command(stack, "replicas", "normalise", case.topic, "--run", wait=True)
-        layout, starts, ends = asyncio.run(_on_replicas(stack, case.topic))
+        layout, starts, ends = until("every replica to tell", partial(_on_replicas, case))
         assert sorted(layout.replicas) == sorted(layout.in_sync) == [1, 2, 3]
         assert layout.replicas[0] == 1
         assert starts == dict.fromkeys(layout.replicas, 300)
@@ -286,20 +285,19 @@ def _may_move(case: Case) -> bool:
     return bool(json.loads(found.answer())["partitions"][0]["target"])
 
 
-async def _on_replicas(
-    stack: Stack, topic: str
-) -> tuple[PartitionLayout, dict[int, int | str], dict[int, int | str]]:
-    """The first partition, with the local start and the end of each replica's log."""
-    bootstrap = [
-        (host, int(port))
-        for address in stack.endpoints.brokers.values()
-        for host, _, port in [address.rpartition(":")]
-    ]
-    async with KafkaCluster(bootstrap, client_id="racks") as cluster:
+Told = dict[int, int | str]
+
+
+def _on_replicas(case: Case) -> tuple[PartitionLayout, Told, Told] | None:
+    """The first partition, with the local start and the end of each replica's log; ``None``: one
+    does not tell."""
+
+    async def ask(cluster: KafkaCluster) -> tuple[PartitionLayout, Told, Told]:
         observer = KafkaObserver(cluster)
-        layout = await observer.partition(topic, 0)
-        return (
-            layout,
-            await observer.on_replicas(topic, layout, OffsetSpec.EARLIEST_LOCAL),
-            await observer.on_replicas(topic, layout, OffsetSpec.LATEST),
-        )
+        layout = await observer.partition(case.topic, 0)
+        starts = await observer.on_replicas(case.topic, layout, OffsetSpec.EARLIEST_LOCAL)
+        return layout, starts, await observer.on_replicas(case.topic, layout, OffsetSpec.LATEST)
+
+    layout, starts, ends = asked_of(case.stack.endpoints.brokers.values(), ask)
+    told = (*starts.values(), *ends.values())
+    return None if any(isinstance(one, str) for one in told) else (layout, starts, ends)

@@ -32,14 +32,13 @@ import pytest
 from tests.harness import migration_case
 from tests.rehearsed import blocks, substituted
 from tests.standalone import Standalone, standalone
+from tests.support.waiting import HANGS_S
 from tideline.object_store.client import ObjectStoreClient
 from tideline.settings import JobsSettings
 from tideline.stack import Stack
 from tideline.stack.kafka_classes import QUICK_START
 from tideline.stack.ports import LOOPBACK
 from tideline.stack.spark_classes import driver_options
-
-pytestmark = [pytest.mark.integration]
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "spark.md"
@@ -175,7 +174,7 @@ def test_the_environment_runs_where_it_is_unpacked_and_knows_no_other_place(site
     # Without PySpark, which is the cluster's.
     ran = subprocess.run(
         [site.environment / "bin/python", "-c", script],
-        env={}, cwd="/", capture_output=True, text=True, timeout=60,
+        env={}, cwd="/", capture_output=True, text=True, timeout=HANGS_S,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
     elsewhere = [sys.base_prefix, sys.prefix, str(ROOT)]

@@ -10,6 +10,7 @@ from temporalio.testing import ActivityEnvironment
 
 from activities import attempt
 from activities.registration import bound_activities
+from tests.support.waiting import within
 from tests.unit.activities.world import TOPIC, World
 from tideline.domain.messages import TopicActivity, TopicStep
 from tideline.domain.options import MigrationOptions
@@ -45,5 +46,5 @@ async def test_an_activity_heartbeats_while_one_step_takes_long(
         == TopicActivity.PROVE_COVERAGE_FOR_ROLL
     ]
     step = TopicStep(TOPIC, MigrationOptions())
-    await asyncio.wait_for(environment.run(prove, step), 20)
+    await within("the end of the activity", environment.run(prove, step))
     assert len(beats) >= 3

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.waiting import SOON_S, set_within, until
 from tideline.demo import workload
 from tideline.demo.ledger import Ledger
 from tideline.demo.workload import GroupConsumer
@@ -20,9 +21,13 @@ class Library:
         self.made: list[dict[str, Any]] = []
         self.closed: list[int] = []
         self.goes_on = threading.Event()
+        self.second: Callable[[], None]
+        """Called when that is made."""
 
     def consumer(self, config: dict[str, Any]) -> LibraryConsumer:
         self.made.append(config)
+        if len(self.made) == 2:
+            self.second()
         return LibraryConsumer(self, len(self.made), config["stats_cb"])
 
 
@@ -53,10 +58,11 @@ def test_a_consumer_whose_library_stands_still_begins_anew_as_the_same_member(
     library = Library()
     monkeypatch.setattr(workload, "Consumer", library.consumer)
     monkeypatch.setattr(workload, "STANDS_STILL_S", 0.1)
+    library.second = lambda: monkeypatch.setattr(workload, "STANDS_STILL_S", 600.0)
     member = GroupConsumer("c1", "127.0.0.1:1", "orders", "readers", Ledger())
     member.start()
-    assert library.goes_on.wait(30)
-    assert "told something 0 s ago" in member.state()
+    set_within("the second client", library.goes_on)
+    until("news of it", lambda: "told something 0 s ago" in member.state(), SOON_S)
     member.stop()
     assert [config["group.instance.id"] for config in library.made] == ["c1", "c1"]
     assert member.errors == ["c1's library stands still: it begins anew"]

@@ -13,6 +13,7 @@ from uuid import UUID, uuid4
 import crc32c
 
 from tests.placed_plane import PlacedPlane
+from tests.support.waiting import SOON_S, eventually
 from tideline.control_plane import ControlPlane
 from tideline.control_plane.errors import ControlPlaneUnavailable
 from tideline.control_plane.memory.suffix import Suffix
@@ -310,9 +311,8 @@ def new_incarnation() -> UUID:
     return uuid4()
 
 
-async def until(condition: Callable[[], object], what: str = "it", timeout_s: float = 9.0) -> None:
-    """Let the loop run until ``condition`` holds. Not for as long as the shortest of the product's
-    own bounds, 10 s: what only that brings about has not come about."""
-    async with asyncio.timeout(timeout_s):
-        while not condition():  # noqa: ASYNC110 - what is awaited tells nobody
-            await asyncio.sleep(0.001)
+async def until(
+    condition: Callable[[], object], what: str = "it", timeout_s: float = SOON_S
+) -> None:
+    """Let the loop run until ``condition`` holds."""
+    await eventually(what, condition, timeout_s)

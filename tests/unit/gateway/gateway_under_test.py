@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from tests.support.waiting import bounded
 from tests.unit.kafka.fake_broker import FakeBroker
 from tideline.gateway.context import ConnectionRegistry, Passing, Rules
 from tideline.gateway.room import Room
@@ -61,7 +62,7 @@ class Client:
         await self.writer.drain()
 
     async def receive(self) -> bytes:
-        async with asyncio.timeout(9):
+        async with bounded("an answer of the gateway"):
             size = int.from_bytes(await self._reader.readexactly(4), "big")
             return await self._reader.readexactly(size)
 
@@ -74,7 +75,7 @@ class Client:
 
     async def disconnected(self) -> None:
         """Wait until the gateway has closed the connection."""
-        async with asyncio.timeout(9):
+        async with bounded("the gateway to close the connection"):
             try:
                 assert await self._reader.read() == b""
             except (ConnectionError, ssl.SSLError):  # an alert says why
@@ -108,7 +109,7 @@ async def gateway(
     changes.setdefault("gateway_transport", transport)
     settings = gateway_settings(f"{host}:{port}", gateway_listen="127.0.0.1:1", **changes)
     settings = settings.model_copy(update={"gateway_listen": ("127.0.0.1", 0)})
-    cluster = KafkaCluster([(host, port)], timeout_ms=2_000)
+    cluster = KafkaCluster([(host, port)], timeout_ms=60_000)
     table = rules(cluster) if callable(rules) else rules or {}
     connections = ConnectionRegistry()
     room = Room(settings.gateway_memory_max_bytes)

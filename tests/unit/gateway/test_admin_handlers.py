@@ -46,6 +46,7 @@ from kio.schema.types import BrokerId, ProducerId, TopicName, TransactionalId
 from kio.static.primitive import i8, i16, i32, i32Timedelta
 
 from tests.placed_plane import PlacedPlane
+from tests.support.waiting import within
 from tests.unit.gateway.gateway_under_test import Client, Gateway, gateway
 from tests.unit.gateway.tracked_bench import allowing
 from tests.unit.kafka.fake_broker import FakeBroker, api_versions
@@ -506,7 +507,7 @@ async def test_new_partitions_are_told_to_the_control_plane_until_it_hears() -> 
         gateway(broker, admin(view, plane)) as g,
     ):
         answer = await ask(g, grow_to(4, "tracked"))
-        await asyncio.wait_for(plane.heard.wait(), 9)
+        await within("the control plane to hear of it", plane.heard.wait())
     assert answer.results[0].error_code is ErrorCode.none
     assert plane.said == [("add_partitions", "tracked", 4)]
 
@@ -535,7 +536,7 @@ async def test_a_deleted_topics_id_is_told_by_name_and_by_id() -> None:
             gateway(broker, admin(view, plane)) as g,
         ):
             await ask(g, delete.DeleteTopicsRequest(topics=(asked, classic), timeout=SECONDS))
-            await asyncio.wait_for(plane.heard.wait(), 9)
+            await within("the control plane to hear of it", plane.heard.wait())
         assert plane.said == [("delete_topic", TRACKED_ID)]
 
 
@@ -1058,16 +1059,11 @@ async def triggered(plane: AdminPlane, **answers: Callable[[Any], Any]) -> Any:
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Time enough for whoever is to be refused on a slow machine."""
+    """Time enough for whoever is to be answered on a slow machine, and less than by default."""
     monkeypatch.setattr(configs_handler, "PATIENCE_S", 2.0)
 
 
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(configs_handler, "PATIENCE_S", 0.5)
-
-
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("patient")
 async def test_a_config_change_starts_nothing_before_the_cluster_is_attested() -> None:
     plane = Attested()
     refused = await triggered(plane)
@@ -1127,7 +1123,7 @@ async def test_a_dead_gateway_is_found_while_everything_else_takes_its_time() ->
     assert "no sign of life from gateway 2" in refused.error_message
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("patient")
 async def test_what_a_trigger_cannot_see_in_time_is_left_to_the_workflow() -> None:
     """The broker tells neither groups nor ACLs nor log ends, and a gateway's lease is longer than
     the trigger's patience."""
@@ -1137,7 +1133,7 @@ async def test_what_a_trigger_cannot_see_in_time_is_left_to_the_workflow() -> No
     assert [call[:2] for call in plane.said] == [("request_migration", "classic")]
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("patient")
 async def test_a_topic_without_tiered_storage_may_be_empty_only_if_its_leaders_say_so() -> None:
     plane = Attested()
     await plane.attest_cluster("c", "ann", "listeners are firewalled")

@@ -21,6 +21,7 @@ from kio.schema.errors import ErrorCode
 from kio.static.primitive import f64
 
 from tests.asked import Places, request
+from tests.support.waiting import bounded
 from tests.unit.gateway.fakes import TOPIC, record_batch, tracked_row, until
 from tests.unit.gateway.gateway_under_test import gateway
 from tests.unit.gateway.tracked_bench import (
@@ -264,7 +265,7 @@ async def test_a_muted_client_is_answered_when_its_gateway_stops() -> None:
         client = await under_test.connect()
         await client.send(*(encode_request(asked, n, "c") for n in (1, 2, 3)))
         assert (await client.receive())[4:] == b"done"
-        async with asyncio.timeout(9):
+        async with bounded("the end of the stop"):
             stopping = asyncio.ensure_future(under_test.server.stop(60))
             assert [(await client.receive())[3] for _ in range(2)] == [2, 3]
             client.close()

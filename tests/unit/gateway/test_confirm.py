@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pytest
 
+from tests.support.waiting import lasts_async, within
 from tests.unit.gateway.fakes import (
     LOG,
     TOPIC_ID,
@@ -15,6 +16,7 @@ from tests.unit.gateway.fakes import (
     GatewayPlane,
     tracked_row,
     tracked_topic,
+    until,
 )
 from tideline.domain.ack_gate import Standing
 from tideline.domain.ids import TopicIdPartition
@@ -75,10 +77,10 @@ async def test_an_answer_that_is_under_way_is_not_taken_by_who_came_later(
     """Its snapshot may be older than what Kafka has answered meanwhile."""
     plane.may_answer.clear()
     first = asyncio.create_task(confirmations.standing(LOG))
-    await asyncio.sleep(0.01)
+    await until(lambda: plane.questions)
     second = asyncio.create_task(confirmations.standing(LOG))
-    await asyncio.sleep(0.01)
-    assert plane.questions == [[LOG]]
+    await asyncio.sleep(0)
+    await lasts_async("one is asked at a time", lambda: plane.questions == [[LOG]], 0.01)
     plane.put_row(tracked_row(0, boundary=10, boundary_epoch=1))
     plane.may_answer.set()
     before, after = await first, await second
@@ -103,7 +105,7 @@ async def test_the_queue_is_bounded(
     monkeypatch.setattr(confirm, "MOST_WAITING", 1)
     plane.may_answer.clear()
     first = asyncio.create_task(confirmations.standing(LOG))
-    await asyncio.sleep(0.01)
+    await until(lambda: plane.questions)
     waiting = asyncio.create_task(confirmations.standing(LOG))
     await asyncio.sleep(0)
     assert await confirmations.standing(OTHER) is None
@@ -126,7 +128,7 @@ async def test_who_gives_up_does_not_end_the_question_of_the_others(
     plane.may_answer.clear()
     gives_up = asyncio.create_task(confirmations.standing(LOG))
     stays = asyncio.create_task(confirmations.standing(LOG))
-    await asyncio.sleep(0.01)
+    await until(lambda: plane.questions)
     gives_up.cancel()
     plane.may_answer.set()
     assert await stays is not None
@@ -137,8 +139,8 @@ async def test_a_stop_answers_whoever_waits(
 ) -> None:
     plane.may_answer.clear()
     asked = [asyncio.create_task(confirmations.standing(LOG))]
-    await asyncio.sleep(0.01)
+    await until(lambda: plane.questions)
     asked.append(asyncio.create_task(confirmations.standing(OTHER)))
     await asyncio.sleep(0)
     await confirmations.close()
-    assert await asyncio.wait_for(asyncio.gather(*asked), 9) == [None, None]
+    assert await within("the answers", asyncio.gather(*asked)) == [None, None]

@@ -114,7 +114,7 @@ class Bench(TrackedBench):
             await asking
             return
         asking.cancel()
-        await asyncio.wait([asking])
+        await asyncio.gather(asking, return_exceptions=True)
         if leaves == "before Kafka deletes":
             self.kafka.controller.delete(TOPIC)
 

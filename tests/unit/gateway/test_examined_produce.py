@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.waiting import set_within
 from tests.unit.gateway.fakes import TOPIC, record, record_batch, tracked_row
 from tests.unit.gateway.tracked_bench import TrackedBench, outcomes, produce
 from tests.unit.kafka.test_produced import NOW, built, raw
@@ -83,7 +84,7 @@ class Held(Examiner):
     def _judged(self, *arguments: Any) -> Any:
         self.threads.append(threading.current_thread().name)
         if threading.current_thread() is not threading.main_thread():
-            assert self.go_on.wait(20)
+            set_within("the test to let it go on", self.go_on)
         return super()._judged(*arguments)
 
 

@@ -11,10 +11,12 @@ from unittest import mock
 import pytest
 from kio.schema.errors import ErrorCode
 
+from tests.support.waiting import lasts_async, within
 from tests.unit.gateway.fakes import LOG, TOPIC, record_batch, tracked_row, until
 from tests.unit.gateway.tracked_bench import (
     Fetched,
     KafkaLog,
+    Script,
     TrackedBench,
     fetch,
     fetched,
@@ -160,8 +162,11 @@ async def test_the_next_fetch_waits_for_what_the_broker_owes(
     broker = SlowBroker(bench)
     await ask(bench)
     asking = asyncio.create_task(ask(bench, max_wait_ms=NEVER_MS))
-    await asyncio.sleep(0.05)
-    assert not asking.done(), "the last one went without a side: now both have their time"
+    await lasts_async(
+        "the last one went without a side: now both have their time",
+        lambda: not asking.done(),
+        0.05,
+    )
     broker.gate.set()
     answers = await asking
     assert (answers[IN_SUFFIX].offsets, answers[IN_PREFIX].offsets) == ([100], [90])
@@ -186,8 +191,7 @@ async def came_too_late(bench: TrackedBench, log: KafkaLog | None = None) -> Slo
     with mock.patch.object(Room, "take", noted):
         await ask(bench)
         broker.gate.set()
-        async with asyncio.timeout(9):
-            await kept.wait()
+        await within("the room for the late answer", kept.wait())
     broker.answer = has
     return broker
 
@@ -301,7 +305,7 @@ async def test_a_commit_wakes_a_fetch_that_kafka_holds(bench: TrackedBench) -> N
     before = broker.asked
     await until(lambda: broker.asked > before)
     await appended(bench)
-    answers = await asyncio.wait_for(asking, 9)
+    answers = await within("the answer", asking)
     assert answers[IN_SUFFIX].offsets == [100]
     broker.gate.set()
 
@@ -312,7 +316,7 @@ async def test_records_of_kafka_wake_a_fetch_that_waits_for_a_commit(bench: Trac
     asking = asyncio.create_task(ask(bench, max_wait_ms=NEVER_MS))
     await until(lambda: len(bench.client.forwarded) > 1)
     bench.client.broker[ApiKey.FETCH] = good
-    assert (await asyncio.wait_for(asking, 9))[IN_PREFIX].offsets == [90]
+    assert (await within("the answer", asking))[IN_PREFIX].offsets == [90]
 
 
 async def test_the_bytes_of_both_sides_count_together(bench: TrackedBench) -> None:
@@ -327,13 +331,13 @@ async def test_the_bytes_of_both_sides_count_together(bench: TrackedBench) -> No
         )
         return fetched(await bench.ask(message))
 
-    answers = await asyncio.wait_for(both(2 * one), 9)
+    answers = await within("the answer", both(2 * one))
     assert (answers[IN_SUFFIX].offsets, answers["classic", 0].offsets) == ([100], [5])
     asking = asyncio.create_task(both(2 * one + 1))
     await until(lambda: len(bench.client.forwarded) > 2)
     assert not asking.done()
     await appended(bench)
-    assert (await asyncio.wait_for(asking, 9))[IN_SUFFIX].offsets == [100, 101]
+    assert (await within("the answer", asking))[IN_SUFFIX].offsets == [100, 101]
 
 
 @pytest.mark.parametrize("fits", [0, 1, 2, 3])
@@ -361,7 +365,7 @@ async def test_a_partition_whose_boundary_becomes_known_goes_over_in_the_middle_
     await until(lambda: len(bench.client.forwarded) > 1)
     bench.show(SUFFIX, PREFIX)
     await bench.ask(produce((TOPIC, 1, record_batch(1))))
-    assert fetched(await asyncio.wait_for(asking, 9))[IN_PREFIX].offsets == [100]
+    assert fetched(await within("the answer", asking))[IN_PREFIX].offsets == [100]
 
 
 async def test_records_of_kafka_wake_a_fetch_whose_first_look_at_the_suffix_is_not_over(
@@ -373,7 +377,7 @@ async def test_records_of_kafka_wake_a_fetch_whose_first_look_at_the_suffix_is_n
     asking = asyncio.create_task(ask(bench, max_wait_ms=NEVER_MS))
     await until(lambda: len(bench.client.forwarded) > 1)
     bench.client.broker[ApiKey.FETCH] = good
-    answers = await asyncio.wait_for(asking, 9)
+    answers = await within("the answer", asking)
     assert (answers[IN_PREFIX].offsets, answers[IN_SUFFIX].offsets) == ([90], [])
     assert finding.cancelled == 1
 
@@ -386,12 +390,17 @@ async def test_what_was_read_is_not_held_while_a_client_waits_for_more(bench: Tr
     await until(lambda: len(bench.client.forwarded) > 1)
     assert bench.parts.room.held("answers") == 0
     await appended(bench, 3)
-    assert (await asyncio.wait_for(asking, 9))[IN_SUFFIX].offsets == [100, 101, 102, 103]
+    assert (await within("the answer", asking))[IN_SUFFIX].offsets == [100, 101, 102, 103]
 
 
-async def ask_for_more(bench: TrackedBench) -> dict[tuple[str, int], Fetched]:
+CLASSIC = serving({("classic", 0): KafkaLog(batch_at(90), 100)})
+
+
+async def ask_for_more(
+    bench: TrackedBench, broker: Script = CLASSIC
+) -> dict[tuple[str, int], Fetched]:
     """Of a classic partition beside one of the suffix, for more bytes than there will be."""
-    bench.client.broker[ApiKey.FETCH] = serving({("classic", 0): KafkaLog(batch_at(90), 100)})
+    bench.client.broker[ApiKey.FETCH] = broker
     message = fetch((TOPIC, 0, 100), ("classic", 0, 90), max_wait_ms=NEVER_MS, min_bytes=10_000)
     return fetched(await bench.ask(message))
 
@@ -405,7 +414,7 @@ async def test_records_of_kafka_are_held_in_the_room_while_a_client_waits_for_mo
     assert not asking.done()
     rest = room.left + 1
     room.take("requests", rest)
-    answers = await asyncio.wait_for(asking, 9)
+    answers = await within("the answer", asking)
     assert answers["classic", 0].offsets == [90], "a full room waits for nobody"
     room.give("requests", rest)
     assert room.held("answers") == 0
@@ -415,7 +424,16 @@ async def test_records_of_kafka_that_nobody_waits_for_any_more_leave_the_room(
     bench: TrackedBench,
 ) -> None:
     room = bench.parts.room
-    asking = asyncio.create_task(ask_for_more(bench))
+    answered: list[Any] = []
+
+    async def once(request: Any) -> Any:
+        """An answer that is under way when its client leaves is kept for the next fetch."""
+        answered.append(request)
+        if len(answered) > 1:
+            await asyncio.Event().wait()
+        return CLASSIC(request)
+
+    asking = asyncio.create_task(ask_for_more(bench, once))
     await until(lambda: room.held("answers") > 0)
     asking.cancel()
     await asyncio.gather(asking, return_exceptions=True)

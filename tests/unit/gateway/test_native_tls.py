@@ -15,6 +15,7 @@ from typing import Protocol, TypeVar
 import pytest
 from structlog.testing import capture_logs
 
+from tests.support.waiting import bounded, lasts_async
 from tests.unit.gateway.fakes import until
 from tests.unit.gateway.gateway_under_test import Client, Gateway, gateway
 from tests.unit.gateway.test_room import crowd, held_until
@@ -97,16 +98,6 @@ def passed(under_test: Native) -> int:
     return under_test.transport.wire.counters()[0][HEARTBEAT]
 
 
-async def settled(look: Callable[[], int]) -> int:
-    """What is seen once it has stayed the same for a while."""
-    before, same = look(), 0
-    while same < 10:
-        await asyncio.sleep(0.02)
-        now = look()
-        before, same = now, same + 1 if now == before else 0
-    return before
-
-
 async def answers(*_: object) -> None:
     """The probe of the broker, which has its own connection."""
 
@@ -174,7 +165,7 @@ class Bytewise:
                 made = step()
             except ssl.SSLWantReadError:
                 await self.ship()
-                async with asyncio.timeout(9):
+                async with bounded("what the gateway says next"):
                     data = await self.reader.read(random.randint(1, self.most or 65_536))
                 if data:
                     self._incoming.write(data)
@@ -435,7 +426,7 @@ async def test_nothing_of_a_client_is_served_before_it_is_let_in(
             client = await under_test.connect(trusting.client_context())
             await client.send(frame(1), frame(2))
             await until(lambda: waiting)
-            assert await settled(lambda: len(broker.frames)) == 0
+            await lasts_async("nothing is served", lambda: not broker.frames, 0.2)
         library.begun(*waiting)
         for n in (1, 2):
             assert (await client.receive())[:4] == n.to_bytes(4, "big")
@@ -522,7 +513,7 @@ async def test_a_client_that_takes_no_answers_is_not_read(authority: Authority) 
         for n in range(40):
             await client.send(frame(n))
         await broker.until_received(1)
-        assert await settled(lambda: len(broker.frames)) < 41
+        await lasts_async("it is not read", lambda: len(broker.frames) < 40, 0.2)
         client.resume()
         for n in range(40):
             answer = await client.receive()

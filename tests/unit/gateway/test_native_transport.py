@@ -16,6 +16,7 @@ from uuid import UUID
 
 import pytest
 
+from tests.support.waiting import bounded, within
 from tests.unit.gateway.fakes import TOPIC, TOPIC_ID, record_batch, tracked_row, until
 from tests.unit.gateway.gateway_under_test import Client, Gateway, gateway
 from tests.unit.gateway.test_transport import HEARTBEAT, counted, echo, frame
@@ -179,7 +180,7 @@ async def test_no_frame_of_a_topic_comes_to_the_broker_behind_the_barrier_of_its
             assert not [key for _, key in arrived[behind:] if key == ApiKey.PRODUCE]
         over = True
         topics.are("another")
-        await asyncio.wait(at_work)
+        await within("the last answers", asyncio.gather(*at_work))
         for client in clients:
             client.close()
 
@@ -268,10 +269,10 @@ async def test_a_broker_that_is_not_reached_keeps_no_place_of_another_connection
     monkeypatch.setattr("tideline.gateway.transport.dialling.ACCEPTED_S", 0.0)
     for _ in range(AT_ONCE + 1):
         with pytest.raises(OSError, match="away"):
-            async with asyncio.timeout(9), dialling.turn(("broker", 1)):
+            async with bounded("a place"), dialling.turn(("broker", 1)):
                 raise OSError("away")
     for _ in range(AT_ONCE + 1):
-        async with asyncio.timeout(9), dialling.turn(("broker", 1)):
+        async with bounded("a place"), dialling.turn(("broker", 1)):
             pass
 
 
@@ -287,7 +288,7 @@ async def test_a_barrier_is_not_reached_by_a_connection_that_the_library_does_no
         assert not barrier.done()
         connection.number = known
         client.close()
-        await asyncio.wait_for(barrier, 9)
+        await within("the barrier", barrier)
 
 
 # -- the copy of what passing goes by

@@ -124,7 +124,7 @@ async def test_what_passes_of_produces_is_what_the_handler_forwards_as_it_came(
         await asyncio.sleep(0)
         assert (client.frames == [frame]) is expected
         task.cancel()
-        await asyncio.wait([task])
+        await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_a_topic_that_joins_does_not_pass_from_that_moment_on(bench: TrackedBench) -> None:
@@ -158,7 +158,7 @@ async def test_a_produce_behind_one_that_waits_for_its_turn_does_not_pass(
     assert not order.turn.locked(), "its next holder has not been told yet"
     assert not passes(bench, request)
     waiting.cancel()
-    await asyncio.wait([waiting])
+    await asyncio.gather(waiting, return_exceptions=True)
     assert passes(bench, request)
 
 

@@ -355,22 +355,19 @@ async def test_a_client_that_has_gone_away_has_its_batch_appended_all_the_same(
 
 
 async def test_who_waits_for_longer_than_the_gateway_is_told_to_send_again(
-    tmp_path: Path, taken: list[bool]
+    bench: TrackedBench, taken: list[bool]
 ) -> None:
-    bench = TrackedBench(tmp_path, produce_timeout_ms="200")
-    await bench.lease()
-    bench.show(*ROWS)
     await warmed(bench)
     bench.plane.down = True
     batch = record_batch(1, producer_id=3, epoch=0, sequence=0)
-    assert outcomes(await bench.ask(produce((TOPIC, 0, batch)))) == {
-        (TOPIC, 0): ("request_timed_out", -1)
-    }
+    with bench.impatient():
+        assert outcomes(await bench.ask(produce((TOPIC, 0, batch)))) == {
+            (TOPIC, 0): ("request_timed_out", -1)
+        }
     bench.plane.down = False
     await until(lambda: bench.plane.suffix(LOG).high_watermark == 103)
     assert outcomes(await bench.ask(produce((TOPIC, 0, batch)))) == {(TOPIC, 0): ("none", 102)}
     assert taken[1:] == [True, True]
-    await bench.close()
 
 
 BATCHES = (

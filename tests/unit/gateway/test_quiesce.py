@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pytest
 
+from tests.support.waiting import lasts_async, within
 from tests.unit.gateway.fakes import (
     LOG,
     TOPIC,
@@ -110,8 +111,7 @@ async def test_it_is_not_acknowledged_while_a_forwarded_produce_is_unanswered(
     """Schedules 5 and 6."""
     bench.fences.forwarded(LOG)
     bench.show(tracked_row(generation=2, quiesced=True))
-    await asyncio.sleep(0.05)
-    assert not bench.plane.quiesce_acks
+    await lasts_async("the answer is waited for", lambda: not bench.plane.quiesce_acks, 0.05)
     bench.fences.answered(LOG, acknowledged=60)
     await until(lambda: bench.plane.quiesce_acks)
     assert bench.plane.quiesce_acks[0]["highest"] == 60
@@ -120,7 +120,7 @@ async def test_it_is_not_acknowledged_while_a_forwarded_produce_is_unanswered(
 async def test_it_is_repeated_until_postgres_answers(bench: Bench) -> None:
     bench.plane.down = True
     bench.show(tracked_row(generation=2, quiesced=True))
-    await asyncio.sleep(0.03)
+    await lasts_async("Postgres is waited for", lambda: not bench.plane.quiesce_acks, 0.03)
     bench.plane.down = False
     await until(lambda: bench.plane.quiesce_acks)
 
@@ -130,17 +130,18 @@ async def test_what_postgres_cannot_do_now_ends_no_gateway_and_is_acknowledged_l
 ) -> None:
     """A full disk: every gateway of the cluster would end, and again at each start."""
 
+    refused = 0
+
     async def full(*args: object, **kwargs: object) -> None:
-        refused.set()
+        nonlocal refused
+        refused += 1
         raise ControlPlaneFailure("53100: no space left on device")
 
-    refused = asyncio.Event()
     with watching() as watch:
         with monkeypatch.context() as patched:
             patched.setattr(bench.plane, "acknowledge_quiesce", full)
             bench.show(tracked_row(generation=2, quiesced=True))
-            await refused.wait()
-            await asyncio.sleep(0.03)
+            await until(lambda: refused >= 3)
         await until(lambda: bench.plane.quiesce_acks)
         stop = asyncio.Event()
         stop.set()
@@ -164,7 +165,7 @@ async def test_what_postgres_can_never_do_holds_no_quiesce_past_its_deadline(
     monkeypatch.setattr(bench.plane, "acknowledge_quiesce", never)
     monkeypatch.setattr(bench.plane, "void_expired_quiesce", ask)
     bench.show(tracked_row(generation=2, quiesced=True))
-    await asyncio.wait_for(asked.wait(), 30)
+    await within("the question whether the quiesce is over", asked.wait())
 
 
 async def test_a_broker_that_does_not_say_its_high_watermark_does_not_hold_it_up(
@@ -188,8 +189,7 @@ async def test_a_quiesce_past_its_deadline_is_ended(bench: Bench) -> None:
     """Schedule 13: the worker died; the database decides that the deadline has passed."""
     bench.show(tracked_row(generation=2, quiesced=True))
     await until(lambda: bench.plane.quiesce_acks)
-    await asyncio.sleep(0.03)
-    assert not bench.reloaded
+    await lasts_async("the deadline is waited for", lambda: not bench.reloaded, 0.03)
     bench.plane.partition(LOG).deadline_ms = 0
     await until(lambda: bench.reloaded == [LOG] or len(bench.reloaded) > 0)
     bench.show(tracked_row(generation=2, quiesced=False))
@@ -249,10 +249,9 @@ async def test_an_acknowledgement_waits_for_the_lease_and_is_told_when_it_is_bac
     ticket = bench.fences.forwarded(LOG)
     bench.clock.now += 10
     passing = asyncio.create_task(bench.fences.pass_gate(LOG, ticket, 42, 60.0))
-    await asyncio.sleep(0.02)
-    assert not passing.done()
+    await lasts_async("the lease is waited for", lambda: not passing.done(), 0.02)
     await bench.lease.renew()
-    assert await asyncio.wait_for(passing, 9)
+    assert await within("the decision at the gate", passing)
 
 
 async def test_an_acknowledgement_that_waits_is_dropped_as_soon_as_its_incarnation_is_fenced(
@@ -265,7 +264,7 @@ async def test_an_acknowledgement_that_waits_is_dropped_as_soon_as_its_incarnati
     await asyncio.sleep(0)
     bench.lease.end_incarnation("lapsed")
     with pytest.raises(IncarnationFenced):
-        await asyncio.wait_for(waiting, 9)
+        await within("the decision at the gate", waiting)
 
 
 async def test_the_acknowledgement_of_a_fenced_incarnation_is_dropped(bench: Bench) -> None:
@@ -289,7 +288,7 @@ async def test_what_waits_is_decided_by_the_boundary(
     passing = asyncio.create_task(bench.fences.pass_gate(LOG, ticket, last_offset, 60.0))
     await asyncio.sleep(0)
     bench.show(tracked_row(generation=2, boundary=100, boundary_epoch=1))
-    assert await asyncio.wait_for(passing, 9) is told
+    assert await within("the decision at the gate", passing) is told
 
 
 async def test_waiting_at_the_gate_is_bounded(bench: Bench) -> None:

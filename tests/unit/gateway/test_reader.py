@@ -11,6 +11,7 @@ from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBat
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.support.waiting import lasts_async, within
 from tests.unit.gateway.fakes import (
     LOG,
     TOPIC_ID,
@@ -18,6 +19,7 @@ from tests.unit.gateway.fakes import (
     GatewayPlane,
     tracked_row,
     tracked_topic,
+    until,
 )
 from tideline.control_plane.errors import ControlPlaneUnavailable
 from tideline.control_plane.model import BatchCoordinates, FindBatchesRequest
@@ -218,7 +220,7 @@ async def test_a_commit_here_wakes_a_long_poll_at_once() -> None:
     await asyncio.sleep(0)
     assert not waiting.done(), "nothing is there yet that was not"
     watermarks.observe(LOG, 101)
-    assert await asyncio.wait_for(waiting, 9)
+    assert await within("the long poll to wake", waiting)
     await watermarks.close()
 
 
@@ -227,14 +229,12 @@ async def test_commits_elsewhere_are_found_by_one_query_for_all_who_wait() -> No
     watermarks = HighWatermarks(source, TrackingView(lambda: True), poll_s=0.01)
     source.down = True
     waiting = [asyncio.create_task(watermarks.wait({LOG: 100}, 60)) for _ in range(20)]
-    await asyncio.sleep(0.03)
+    await until(lambda: source.asked >= 3)
     source.down, source.ends = False, {LOG: 105}
     assert all(await asyncio.gather(*waiting))
     assert source.asked < 15
-    await asyncio.sleep(0.03)
     asked = source.asked
-    await asyncio.sleep(0.03)
-    assert source.asked == asked, "nobody waits, nothing is asked"
+    await lasts_async("nobody waits, nothing is asked", lambda: source.asked == asked, 0.06)
 
 
 async def test_the_more_is_waited_for_the_less_often_it_is_asked_for(
@@ -270,7 +270,7 @@ async def test_a_route_that_changes_wakes_a_long_poll_and_a_reset_suffix_is_forg
     waiting = asyncio.create_task(watermarks.wait({LOG: 120}, 60))
     await asyncio.sleep(0)
     tracking.replace_all([tracked_topic(tracked_row(generation=2))])
-    assert await asyncio.wait_for(waiting, 9)
+    assert await within("the long poll to wake", waiting)
     assert watermarks.known(LOG) == -1
     await watermarks.close()
 

@@ -16,6 +16,7 @@ from kio.schema.metadata.v12.request import MetadataRequest
 
 from tests.asked import Places, request, told
 from tests.raw import message
+from tests.support.waiting import lasts_async, within
 from tests.unit.gateway.fakes import (
     TOPIC,
     TOPIC_ID,
@@ -237,8 +238,9 @@ async def test_a_right_that_has_run_out_is_waited_for_in_order(bench: TrackedBen
         batch = record_batch(1, producer_id=1, epoch=0, sequence=sequence)
         asking.append(asyncio.create_task(bench.ask(produce((TOPIC, 0, batch)))))
         await asyncio.sleep(0)
-    await asyncio.sleep(0.02)
-    assert not any(task.done() for task in asking)
+    await lasts_async(
+        "the rights are waited for", lambda: not any(task.done() for task in asking), 0.02
+    )
     release.set()
     answers = [outcomes(response)[ME] for response in await asyncio.gather(*asking)]
     assert answers == [("none", 100 + n) for n in range(5)]
@@ -371,7 +373,7 @@ async def test_a_question_of_the_gateways_own_leaves_the_client_its_connection()
         for _ in range(2):
             heard.clear()
             await client.send(encode_request(message, 5, "someone"))
-            await asyncio.wait_for(heard.wait(), 9)
+            await within("the question at the broker", heard.wait())
             broker.hang_up()
             assert b"told" in await client.receive()
         client.close()

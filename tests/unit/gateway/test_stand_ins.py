@@ -15,6 +15,7 @@ from kio.schema.errors import ErrorCode
 from structlog.testing import capture_logs
 
 from tests.ports import free_ports
+from tests.support.waiting import within
 from tests.unit.gateway import gateway_under_test
 from tests.unit.gateway.fakes import FakeClock, GatewayPlane, until
 from tests.unit.gateway.gateway_under_test import Client, gateway_settings
@@ -101,7 +102,7 @@ class Scene:
             gateway_stand_in="1=127.0.0.1:1,2={}:{}".format(*self.stand_in),
             gateway_transport=gateway_under_test.transport,
         )
-        self.cluster = KafkaCluster([kafka.brokers[1].address], timeout_ms=2_000)
+        self.cluster = KafkaCluster([kafka.brokers[1].address], timeout_ms=60_000)
         self.connections = ConnectionRegistry()
         plane: Any = self.plane
         self.lease = Lease(
@@ -339,7 +340,7 @@ async def test_a_drain_waits_for_what_was_forwarded_to_a_broker_that_is_stood_in
         assert await heartbeat(await scene.connect(scene.own)) == b"broker 1"
         assert not drained.done()
         scene.kafka.held.set()
-        await asyncio.wait_for(drained, 9)
+        await within("the drain", drained)
         client.close()
 
 

@@ -13,11 +13,12 @@ from collections.abc import Iterator
 import pytest
 
 from tests.ports import free_port
+from tests.support.waiting import HANGS_S, eventually
 from tideline import pages
 from tideline.background import cancel_and_wait, spawn
 from tideline.domain.answers import LeaseState
 from tideline.errors import UnreachableError
-from tideline.gateway.standing import BEAT_S, STUCK_S, Standing
+from tideline.gateway.standing import STUCK_S, Standing
 
 
 class Clock:
@@ -71,8 +72,7 @@ async def test_an_event_loop_that_does_not_turn_needs_a_restart(
     assert standing.why_not_healthy() == [f"the event loop has not turned for {STUCK_S + 1:.0f} s"]
     turning = spawn(standing.turn(), "standing")
     try:
-        while standing.why_not_healthy():  # noqa: ASYNC110
-            await asyncio.sleep(BEAT_S / 10)
+        await eventually("the beat", lambda: not standing.why_not_healthy())
     finally:
         await cancel_and_wait(turning)
 
@@ -87,15 +87,15 @@ def address(standing: Standing) -> Iterator[str]:
 
 def test_probes_are_answered_over_http(address: str, standing: Standing) -> None:
     with pytest.raises(urllib.error.HTTPError) as refused:
-        urllib.request.urlopen(f"{address}/ready", timeout=5)
+        urllib.request.urlopen(f"{address}/ready", timeout=HANGS_S)
     assert refused.value.code == 503
     assert json.loads(refused.value.read())["why"] == ["starting: it reads what is tracked"]
     serves(standing)
     for path, name in (("/ready", "ready"), ("/health", "healthy")):
-        with urllib.request.urlopen(f"{address}{path}", timeout=5) as answer:
+        with urllib.request.urlopen(f"{address}{path}", timeout=HANGS_S) as answer:
             said = json.loads(answer.read())
         assert (said[name], said["why"], said["gateway"]) == (True, [], 1)
-    with urllib.request.urlopen(f"{address}/metrics", timeout=5) as answer:
+    with urllib.request.urlopen(f"{address}/metrics", timeout=HANGS_S) as answer:
         assert b"inkless_gateway_loop_lateness_seconds" in answer.read()
 
 

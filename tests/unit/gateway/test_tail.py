@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.waiting import bounded, within
 from tests.unit.gateway.fakes import LOG, until
 from tests.unit.gateway.wal_bench import OTHER, Bench, goes_on, two_of_which_the_first_fails
 from tideline.control_plane.errors import (
@@ -107,7 +108,7 @@ async def test_what_is_told_of_a_failed_upload_tells_of_the_commits_before_it_to
     bench.store.down = True
     bench.store.holds[1].set()
     with pytest.raises(AppendFailed):
-        await asyncio.wait_for(doomed, 9)
+        await within("what is given up", doomed)
     bench.store.down = False
     await last
     assert entries(bench) == [(0, ["NONE"]), (1, [WITHDRAWN])]
@@ -179,7 +180,7 @@ async def test_without_the_store_nothing_is_committed_past_what_was_given_up(ben
     async def two_only(key: str, body: bytes) -> None:
         calls.append(key)
         if len(bench.store.objects) == 1:
-            bench.store.down = True
+            raise ObjectStoreUnavailable("two only")
         await put(key, body)
 
     bench.store.put = two_only  # type: ignore[method-assign]
@@ -201,7 +202,7 @@ async def test_behind_a_commit_of_which_nobody_knows_outcomes_are_told_all_the_s
     monkeypatch.setattr(bench.plane, "commit_file", commit)
     await bench.append(2)
     assert (1, [UNANSWERED]) in entries(bench)
-    assert (await asyncio.wait_for(bench.append(3), 9)).base_offset == 103  # type: ignore[attr-defined]
+    assert (await within("the commit", bench.append(3))).base_offset == 103  # type: ignore[attr-defined]
     await bench.writer.close(5.0)
     assert {number for number, said in entries(bench) if said == ["NONE"]} == {0, 2, 3}
     found = folded(bench)
@@ -228,7 +229,7 @@ async def test_an_object_behind_a_commit_of_which_nobody_knows_says_so(
     bench.store.holds[2].set()
     bench.store.holds[3].set()
     with pytest.raises(AppendFailed):
-        await asyncio.wait_for(doomed, 9)
+        await within("what is given up", doomed)
     bench.store.down = False
     monkeypatch.setattr(bench.plane, "commit_file", commit)
     behind = bench.append(producer=-1, payload=950, source="c")
@@ -336,7 +337,7 @@ async def test_what_must_be_told_before_a_commit_is_not_waited_for_longer_than_i
 
     monkeypatch.setattr(bench.writer._teller, "state", state)
     behind = bench.append(producer=-1)
-    async with asyncio.timeout(9):
+    async with bounded("the append to fail"):
         with pytest.raises(AppendFailed):
             await behind
     assert told.is_set()
@@ -404,7 +405,7 @@ async def test_what_a_stream_left_is_not_committed_after_it_said_so(
     with pytest.raises(AppendFailed):
         await doomed
     bench.store.down = False
-    await asyncio.wait_for(waits.wait(), 9)
+    await within("the put to be given up", waits.wait())
     goes_on(bench)
     with pytest.raises(AppendDropped):
         await behind

@@ -21,6 +21,7 @@ import pytest
 from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
+from tests.support.waiting import bounded
 from tests.unit.gateway.fakes import until
 from tests.unit.gateway.gateway_under_test import Client, Gateway, gateway, gateway_settings
 from tests.unit.gateway.test_admission import connect_from, reached
@@ -243,7 +244,6 @@ def shaking(under_test: Gateway) -> int:
 async def test_handshakes_of_one_address_are_bounded_in_number_and_time(
     authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handshakes, "HANDSHAKE_S", 4.0)
     settings = {
         **shown(authority.issue("gateway")),
         "gateway_max_connections_per_address": "3",
@@ -251,6 +251,14 @@ async def test_handshakes_of_one_address_are_bounded_in_number_and_time(
     trusting = TlsFiles(authority.certificate).client_context()
     async with FakeBroker(echo) as broker, gateway(broker, **settings) as under_test:
         before = reached(Bound.ADDRESS)
+        with monkeypatch.context() as patience:
+            # No time enough for a whole handshake, which nobody makes meanwhile.
+            patience.setattr(handshakes, "HANDSHAKE_S", 1.0)
+            gone = [await connect_from(under_test, "127.0.0.2") for _ in range(3)]
+            for each in gone:
+                await each.disconnected()
+            await until(lambda: shaking(under_test) == 0)
+        monkeypatch.setattr(handshakes, "HANDSHAKE_S", 600.0)
         silent = [await connect_from(under_test, "127.0.0.2") for _ in range(3)]
         await until(lambda: shaking(under_test) == 3)
         assert await shakes_hands_from("127.0.0.2", under_test, trusting) is None
@@ -258,7 +266,7 @@ async def test_handshakes_of_one_address_are_bounded_in_number_and_time(
         client = await let_in_from("127.0.0.3", under_test, trusting)
         assert shaking(under_test) == 3
         for each in silent:
-            await each.disconnected()
+            each.close()
         await until(lambda: shaking(under_test) == 0)
         later = await let_in_from("127.0.0.2", under_test, trusting)
         for one in (client, later):
@@ -386,7 +394,7 @@ async def test_tls_1_1_is_refused(authority: Authority) -> None:
     pair = authority.issue("gateway")
     async with FakeBroker(echo) as broker, gateway(broker, **shown(pair)) as under_test:
         with pytest.raises((ssl.SSLError, ConnectionError)):
-            async with asyncio.timeout(9):
+            async with bounded("the refusal"):
                 await under_test.connect(old)
 
 
@@ -503,7 +511,7 @@ async def _until_read(
             return step()
         except ssl.SSLWantReadError:
             writer.write(outgoing.read())
-            async with asyncio.timeout(9):
+            async with bounded("what the gateway says next"):
                 incoming.write(data := await reader.read(65_536))
             if not data:
                 raise ConnectionResetError from None

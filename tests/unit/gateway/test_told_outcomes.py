@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.waiting import within
 from tests.unit.gateway.fakes import LOG, until
 from tests.unit.gateway.wal_bench import (
     HISTORY,
@@ -161,7 +162,7 @@ async def test_what_was_given_up_is_told_as_withdrawn(bench: Bench) -> None:
     bench.writer._upload_patience_s = 0.2
     behind, other = await two_of_which_the_first_fails(bench)
     with pytest.raises(AppendFailed):
-        await asyncio.wait_for(behind, 9)
+        await within("what is given up", behind)
     assert (await other).base_offset == 100
     await bench.writer.close(5.0)
     said = told(bench.footers().values())
@@ -270,8 +271,6 @@ async def anything_happens(bench: Bench, data: st.DataObject) -> None:
                 bench.plane.activate(bench.lease.incarnation)
                 bench.lease.gained()
             case "wait":
-                await asyncio.wait(
-                    [*outcomes, asyncio.ensure_future(asyncio.sleep(0))], timeout=0.2
-                )
+                await asyncio.gather(*outcomes, asyncio.sleep(0), return_exceptions=True)
     bench.store.down = False
     await asyncio.gather(*outcomes, return_exceptions=True)

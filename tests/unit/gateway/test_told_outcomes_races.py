@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.waiting import lasts_async, within
 from tests.unit.gateway.fakes import LOG, until
 from tests.unit.gateway.wal_bench import Bench, goes_on
 from tideline.control_plane.errors import ControlPlaneUnavailable, GatewayFenced
@@ -67,8 +68,7 @@ async def test_nothing_is_put_after_the_writer_was_closed(
     await bench.writer.close(0.0)
     puts = len(bench.store.puts)
     bench.lease.gained()
-    await asyncio.sleep(0.05)
-    assert len(bench.store.puts) == puts
+    await lasts_async("nothing is put", lambda: len(bench.store.puts) == puts, 0.05)
 
 
 async def test_a_pause_begins_with_the_last_object(
@@ -239,7 +239,7 @@ async def test_a_produce_does_not_wait_for_an_object_that_only_tells(
     await bench.append(0)
     bench.store.holds[1] = asyncio.Event()
     await until(lambda: len(bench.store.puts) == 2)
-    assert (await asyncio.wait_for(bench.append(1), 9)).base_offset == 101
+    assert (await within("the commit", bench.append(1))).base_offset == 101
     bench.store.holds[1].set()
     await until(lambda: len(bench.store.objects) >= 3)
     for body in bench.store.objects.values():

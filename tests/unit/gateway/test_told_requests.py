@@ -64,6 +64,7 @@ async def test_each_request_that_is_handled_is_timed_by_api_and_outcome(
                 await client.receive()
             else:
                 await client.disconnected()
+            await until(lambda: handled(outcome) > before)
         client.close()
     assert handled(outcome) == before + 1
     if outcome == "failed":
@@ -102,6 +103,7 @@ async def test_the_line_on_a_connection_that_ends_for_a_request_says_which_one()
             client = await under_test.connect()
             await client.send(frame(9, ApiKey.FETCH, 99))
             await client.disconnected()
+            await until(lambda: any(each["event"] == "connection closed" for each in logs))
     (line,) = [each for each in logs if each["event"] == "connection closed"]
     assert (line["api"], line["api_version"], line["correlation_id"]) == ("Fetch", 99, 9)
     assert "not offered" in line["reason"]

@@ -239,7 +239,7 @@ async def test_no_more_than_so_much_goes_on_without_its_clients() -> None:
     await asyncio.sleep(0)
     for client in clients:
         client.cancel()
-    await asyncio.wait(clients)
+    await asyncio.gather(*clients, return_exceptions=True)
     held.set()
     await until(lambda: ended)
     assert ended == ["a"]

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 from prometheus_client import REGISTRY
 
+from tests.support.waiting import lasts_async, set_within, within
 from tests.unit.gateway.fakes import (
     LOG,
     TOPIC,
@@ -271,7 +272,7 @@ async def test_many_batches_of_one_answer_are_walked_while_the_event_loop_goes_o
 
     def walked(*arguments: Any) -> Any:
         begun.set()
-        assert gone_on.wait(5), "nothing else ran while the batches were walked"
+        set_within("something else to run while the batches are walked", gone_on)
         return whole(*arguments)
 
     async def go_on() -> None:
@@ -413,10 +414,10 @@ async def test_one_answer_reads_a_bounded_number_of_objects_which_partitions_sha
 async def test_a_long_poll_of_the_suffix_wakes_with_the_commit(bench: TrackedBench) -> None:
     bench.show(SUFFIX)
     asking = asyncio.create_task(ask(bench, 100, max_wait_ms=30_000))
-    await asyncio.sleep(0.02)
-    assert not asking.done()
+    await until(lambda: bench.parts.watermarks._waiters)
+    await lasts_async("the commit is waited for", lambda: not asking.done(), 0.02)
     await appended(bench, 1)
-    assert (await asyncio.wait_for(asking, 9)).offsets == [100]
+    assert (await within("the answer", asking)).offsets == [100]
 
 
 async def test_a_long_poll_waits_for_min_bytes(bench: TrackedBench) -> None:
@@ -424,10 +425,9 @@ async def test_a_long_poll_waits_for_min_bytes(bench: TrackedBench) -> None:
     message = fetch((TOPIC, 0, 100), max_wait_ms=30_000, min_bytes=300)
     asking = asyncio.create_task(bench.ask(message))
     await appended(bench, 1, payload=100)
-    await asyncio.sleep(0.02)
-    assert not asking.done()
+    await lasts_async("more bytes are waited for", lambda: not asking.done(), 0.02)
     await appended(bench, 1, payload=100)
-    assert fetched(await asyncio.wait_for(asking, 9))[ME].offsets == [100, 101]
+    assert fetched(await within("the answer", asking))[ME].offsets == [100, 101]
 
 
 async def test_a_long_poll_at_kafka_is_served_by_the_suffix_once_the_boundary_is_known(
@@ -440,7 +440,7 @@ async def test_a_long_poll_at_kafka_is_served_by_the_suffix_once_the_boundary_is
     await until(lambda: bench.client.forwarded)
     bench.show(SUFFIX)
     await appended(bench, 1)
-    assert (await asyncio.wait_for(asking, 9)).offsets == [100]
+    assert (await within("the answer", asking)).offsets == [100]
 
 
 async def test_rounds_of_a_long_poll_that_find_nothing_are_no_reads(bench: TrackedBench) -> None:
@@ -473,15 +473,15 @@ async def test_a_topic_that_becomes_tracked_during_a_long_poll_is_clipped_in_it(
     asking = asyncio.create_task(bench.ask(message))
     await until(lambda: bench.client.forwarded)
     bench.show(PENDING)
-    await asyncio.sleep(0.05)
+    before = len(bench.client.forwarded)
+    await until(lambda: len(bench.client.forwarded) > before)
     bench.show(QUIESCING)
     await until(lambda: bench.plane.quiesce_acks)
     logs[ME] = KafkaLog(batches(100), 110)
-    await asyncio.sleep(0.1)
-    assert not asking.done()
+    await lasts_async("what is at B0 is not shown", lambda: not asking.done(), 0.1)
     bench.show(SUFFIX)
     await appended(bench, 1)
-    assert fetched(await asyncio.wait_for(asking, 9))[ME].offsets == [100]
+    assert fetched(await within("the answer", asking))[ME].offsets == [100]
 
 
 async def test_bytes_are_bounded_but_one_batch_always_comes(bench: TrackedBench) -> None:

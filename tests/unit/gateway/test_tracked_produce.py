@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from tests.support.waiting import lasts_async, within
 from tests.unit.gateway.fakes import LOG, TOPIC, record_batch, tracked_row, until
 from tests.unit.gateway.tracked_bench import (
     FakeConnection,
@@ -76,8 +77,7 @@ async def test_a_quiesce_waits_for_what_is_under_way_to_whichever_broker(
     await until(lambda: all(client.forwarded for client, _ in asked))
     bench.show(QUIESCING)
     held[1].set_result(acknowledging(40)(asked[0][0].forwarded[0]))
-    await asyncio.sleep(0.05)
-    assert not bench.plane.quiesce_acks
+    await lasts_async("the other is waited for", lambda: not bench.plane.quiesce_acks, 0.05)
     held[2].set_result(acknowledging(42)(asked[1][0].forwarded[0]))
     await until(lambda: bench.plane.quiesce_acks)
     assert bench.plane.quiesce_acks[0]["highest"] == 43
@@ -95,8 +95,7 @@ async def test_acks_0_is_awaited_before_a_quiesce_can_be_acknowledged(
     assert await bench.ask(produce((TOPIC, 0, BATCH), acks=0)) is None
     assert [request.acks for request in bench.client.forwarded] == [1]
     bench.show(QUIESCING)
-    await asyncio.sleep(0.05)
-    assert not bench.plane.quiesce_acks
+    await lasts_async("its answer is waited for", lambda: not bench.plane.quiesce_acks, 0.05)
     held.set_result(acknowledging(40)(bench.client.forwarded[0]))
     await until(lambda: bench.plane.quiesce_acks)
     assert bench.plane.quiesce_acks[0]["highest"] == 41
@@ -112,8 +111,8 @@ async def test_quiescing_parks_and_the_suffix_takes_over_in_order(bench: Tracked
         )
         asking.append(asyncio.create_task(bench.ask(message, clients[number % 3])))
         await asyncio.sleep(0)
-    await asyncio.sleep(0.02)
-    assert not any(task.done() for task in asking)
+    await until(lambda: bench.parts.parking.waiting(LOG) == 6)
+    await lasts_async("they are parked", lambda: not any(task.done() for task in asking), 0.02)
     bench.show(SUFFIX)
     answers = [outcomes(response)[ME] for response in await asyncio.gather(*asking)]
     assert sorted(answers) == [("none", 100 + number) for number in range(6)]
@@ -197,7 +196,7 @@ async def test_an_abort_forwards_what_was_parked(bench: TrackedBench) -> None:
     """Schedule 13: and so does the end of a quiesce whose worker died."""
     bench.show(QUIESCING)
     asking = asyncio.create_task(bench.ask(produce((TOPIC, 0, BATCH))))
-    await asyncio.sleep(0.01)
+    await until(lambda: bench.parts.parking.waiting(LOG))
     assert not bench.client.forwarded
     bench.show(tracked_row(generation=2, quiesced=False))
     assert outcomes(await asking) == {ME: ("none", 40)}
@@ -220,8 +219,7 @@ async def test_without_a_lease_nothing_is_forwarded_until_it_is_back(
     bench.show(PENDING)
     bench.lapse()
     asking = asyncio.create_task(bench.ask(produce((TOPIC, 0, BATCH))))
-    await asyncio.sleep(0.02)
-    assert not bench.client.forwarded
+    await lasts_async("the lease is waited for", lambda: not bench.client.forwarded, 0.02)
     await bench.lease()
     assert outcomes(await asking) == {ME: ("none", 40)}
 
@@ -257,8 +255,7 @@ async def test_an_append_at_the_boundary_is_not_acknowledged_and_goes_to_the_suf
     await until(lambda: bench.client.forwarded)
     bench.lapse()
     held.set_result(acknowledging(100)(bench.client.forwarded[0]))
-    await asyncio.sleep(0.02)
-    assert not asking.done()
+    await lasts_async("the lease is waited for", lambda: not asking.done(), 0.02)
     bench.show(SUFFIX)
     assert outcomes(await asking) == {ME: ("request_timed_out", -1)}
     behind = record_batch(1, producer_id=3, epoch=0, sequence=9)
@@ -302,8 +299,8 @@ async def test_what_a_full_buffer_parked_goes_on_when_there_is_room(
     second = asyncio.create_task(bench.ask(produce((TOPIC, 0, BATCH))))
     await until(lambda: bench.parts.parking.waiting(LOG))
     bench.store.holds[0].set()
-    assert outcomes(await asyncio.wait_for(first, 9)) == {ME: ("none", 100)}
-    assert outcomes(await asyncio.wait_for(second, 9)) == {ME: ("none", 102)}
+    assert outcomes(await within("the first answer", first)) == {ME: ("none", 100)}
+    assert outcomes(await within("the second answer", second)) == {ME: ("none", 102)}
 
 
 async def test_a_duplicate_is_answered_with_its_original_offset(bench: TrackedBench) -> None:
@@ -350,21 +347,19 @@ async def test_a_batch_that_is_damaged_or_too_large_is_refused_by_itself(
 
 
 async def test_postgres_away_is_a_timeout_and_the_batch_is_appended_once(
-    tmp_path: Path,
+    bench: TrackedBench,
 ) -> None:
-    bench = TrackedBench(tmp_path, produce_timeout_ms="200")
-    await bench.lease()
     bench.show(SUFFIX)
     batch = record_batch(1, producer_id=3, epoch=0, sequence=0)
     await bench.ask(produce((TOPIC, 0, record_batch())))
     bench.plane.down = True
-    response = await bench.ask(produce((TOPIC, 0, batch)))
+    with bench.impatient():
+        response = await bench.ask(produce((TOPIC, 0, batch)))
     assert outcomes(response) == {ME: ("request_timed_out", -1)}
     bench.plane.down = False
     await until(lambda: bench.plane.suffix(LOG).high_watermark == 102)
     assert outcomes(await bench.ask(produce((TOPIC, 0, batch)))) == {ME: ("none", 101)}
     assert bench.plane.suffix(LOG).high_watermark == 102
-    await bench.close()
 
 
 async def test_a_fenced_gateway_drops_what_it_has_in_the_wal(bench: TrackedBench) -> None:

@@ -13,7 +13,8 @@ from uuid import UUID
 import pytest
 from kio.schema.errors import ErrorCode
 
-from tests.unit.gateway.fakes import TOPIC, FakeClock, record_batch, tracked_row
+from tests.support.waiting import within
+from tests.unit.gateway.fakes import TOPIC, FakeClock, record_batch, tracked_row, until
 from tests.unit.gateway.tracked_bench import (
     FakeConnection,
     KafkaLog,
@@ -211,10 +212,10 @@ async def test_two_fetches_of_one_session_at_once_do_not_both_speak_for_it(
 ) -> None:
     session = (await full(bench)).session_id
     waits = asyncio.create_task(more(bench, session, 1, max_wait_ms=600_000))
-    await asyncio.sleep(0.02)
+    await until(lambda: bench.parts.watermarks._waiters)
     assert (await more(bench, session, 2)).error_code is ErrorCode.none
     await appended(bench, 0)
-    assert (await asyncio.wait_for(waits, 9)).error_code is WRONG_EPOCH
+    assert (await within("the answer", waits)).error_code is WRONG_EPOCH
 
 
 # The cache by itself

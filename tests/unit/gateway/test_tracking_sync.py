@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +11,7 @@ from uuid import UUID
 
 import pytest
 
+from tests.support.waiting import WITHIN_S, lasts_async, set_within, within
 from tests.unit.gateway.fakes import (
     LOG,
     TOPIC,
@@ -142,7 +143,7 @@ async def test_a_row_that_this_version_does_not_understand_ends_the_process_with
         for name in ("tracked_topics", "tracked_changes"):
             monkeypatch.setattr(plane, name, unknown, raising=False)
         with pytest.raises(BackgroundTaskEnded, match=r"tracking-\w+ ended by ValueError"):
-            await asyncio.wait_for(watch.until(asyncio.Event()), 9)
+            await within("a task of the gateway to end", watch.until(asyncio.Event()))
 
 
 async def test_polling_finds_what_no_hint_told(bench: Bench, plane: GatewayPlane) -> None:
@@ -173,8 +174,7 @@ async def test_a_topic_is_acknowledged_after_the_drain_and_after_the_snapshot(
     await bench.sync.start()
     plane.put(tracked_topic(status=TopicStatus.TRACKING))
     await until(lambda: order == ["draining"])
-    await asyncio.sleep(0.1)
-    assert not plane.tracking_acks
+    await lasts_async("the drain is waited for", lambda: not plane.tracking_acks, 0.1)
     written: list[bool] = []
     bench.file.write = lambda *a: (written.append(not plane.tracking_acks), write(*a))  # type: ignore[method-assign, func-returns-value]
     drained.set()
@@ -199,33 +199,36 @@ async def test_a_snapshot_that_cannot_be_written_holds_the_acknowledgement_back(
     bench.file.write = no_space  # type: ignore[method-assign, assignment]
     plane.put(tracked_topic(status=TopicStatus.TRACKING))
     await until(lambda: bench.kind() is RouteKind.PENDING)
-    await asyncio.sleep(0.1)
-    assert not plane.tracking_acks
+    await lasts_async("the snapshot is waited for", lambda: not plane.tracking_acks, 0.1)
     bench.file.write = write  # type: ignore[method-assign]
     await until(lambda: plane.tracking_acks)
 
 
 async def test_snapshots_that_take_long_are_written_less_often_and_the_last_change_is_among_them(
-    bench: Bench, plane: GatewayPlane
+    bench: Bench, plane: GatewayPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each write is of all partitions of a topic, each of which changes some times."""
+    monkeypatch.setattr(tracking_sync, "RESTS_AT_MOST_S", 0.05)
     plane.put(tracked_topic())
     await bench.sync.start()
     await until(lambda: bench.tracking.topics() and bench.acknowledged)
     write, writes, boundaries = bench.file.write, 0, 200
+    all_have_come = threading.Event()
 
     def slow(identity: PostgresIdentity, topics: Iterable[TrackedTopic]) -> None:
         nonlocal writes
         writes += 1
-        time.sleep(0.02)
+        set_within("all changes", all_have_come, WITHIN_S)
         write(identity, topics)
 
     bench.file.write = slow  # type: ignore[method-assign]
     for boundary in range(1, boundaries + 1):
         plane.put_row(tracked_row(generation=boundary, boundary=boundary, boundary_epoch=3))
         await until(lambda: bench.tracking.partition(TOPIC_ID, 0).boundary == boundary)  # noqa: B023
-    assert writes < boundaries / 5
+    assert writes == 1
+    all_have_come.set()
     await until(lambda: _kept(bench) == boundaries)
+    assert writes < boundaries / 5
 
 
 def _kept(bench: Bench) -> int:
@@ -275,10 +278,9 @@ async def test_with_neither_postgres_nor_a_snapshot_the_start_waits(
     plane.down = True
     plane.put(tracked_topic())
     starting = asyncio.create_task(bench.sync.start())
-    await asyncio.sleep(0.15)
-    assert not starting.done()
+    await lasts_async("the start waits", lambda: not starting.done(), 0.15)
     plane.down = False
-    await asyncio.wait_for(starting, 9)
+    await within("the start", starting)
     assert bench.kind() is RouteKind.PENDING
 
 
@@ -297,8 +299,11 @@ async def test_another_postgres_stops_tracked_traffic_and_changes_nothing(
     assert not bench.tracking.lease_valid()
     assert bench.kind() is RouteKind.SUFFIX
     renewals = plane.gateways.registered[1].renewals
-    await asyncio.sleep(0.15)
-    assert plane.gateways.registered[1].renewals == renewals, "who stopped renews nothing"
+    await lasts_async(
+        "who stopped renews nothing",
+        lambda: plane.gateways.registered[1].renewals == renewals,
+        0.15,
+    )
     plane.server = ("7001", 1)
     plane.history.beats[missed] = token
     plane.put(tracked_topic(tracked_row(boundary=40, boundary_epoch=3)))
@@ -437,12 +442,11 @@ async def test_a_lease_that_comes_back_acknowledges_what_waited_for_it(
 ) -> None:
     bench.sync._poll_s = 60.0
     await bench.sync.start()
-    await asyncio.sleep(0.05)
+    await lasts_async("nothing is tracked", lambda: not plane.tracking_acks, 0.05)
     bench.clock.now += 1_000
     plane.put(tracked_topic())
     await bench.sync.reload()
-    await asyncio.sleep(0.05)
-    assert not plane.tracking_acks
+    await lasts_async("the lease is waited for", lambda: not plane.tracking_acks, 0.05)
     await bench.lease.renew()
     await until(lambda: plane.tracking_acks == [(bench.lease.incarnation, TOPIC)])
 
@@ -501,5 +505,5 @@ async def test_a_new_round_is_drained_and_acknowledged_anew(
     assert not waiting.done()
     assert len(plane.tracking_acks) == 1
     held.set()
-    await asyncio.wait_for(waiting, 9)
+    await within("the drain", waiting)
     await until(lambda: len(plane.tracking_acks) == 2)

@@ -7,7 +7,6 @@ import os
 import socket
 import struct
 import threading
-import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,8 @@ from kio.static.protocol import RequestPayload
 from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
+from tests.support import waiting
+from tests.support.waiting import lasts_async, set_within, within
 from tests.unit.gateway.fakes import until
 from tests.unit.gateway.gateway_under_test import gateway
 from tests.unit.kafka.fake_broker import UNHEARD_OF, FakeBroker, api_versions
@@ -143,7 +144,7 @@ async def test_a_long_request_is_decoded_in_its_turn_while_others_are_served(
     def decoding(request: bytes, header: RequestHeader, *most: int) -> RequestPayload:
         if not most:
             begun.set()
-            assert gone_on.wait(5), "nothing else ran while the request was decoded"
+            set_within("something else to run while the request is decoded", gone_on)
         return whole(request, header, *most)
 
     async def looking(ctx: RequestContext) -> bytes:
@@ -179,7 +180,7 @@ async def test_a_client_that_leaves_while_its_request_is_decoded_leaves_nothing(
     def decoding(request: bytes, header: RequestHeader, *most: int) -> RequestPayload:
         if not most:
             begun.set()
-            gone_on.wait(5)
+            set_within("the client to be gone", gone_on)
         return whole(request, header, *most)
 
     async def never(ctx: RequestContext) -> bytes:
@@ -444,6 +445,9 @@ async def test_an_answer_beyond_its_own_bound_ends_its_client_alone_and_is_told(
         with capture_logs() as logs:
             await client.send(frame(1))
             await client.disconnected()
+            # The library may close the connection before Python has told why.
+            await until(lambda: counted("bound_reached", bound="answer") > before)
+            await until(lambda: any(e["event"] == "upstream.answer_refused" for e in logs))
         (told,) = (entry for entry in logs if entry["event"] == "upstream.answer_refused")
         assert "2097156 bytes" in told["reason"]
         assert "TIDELINE_GATEWAY_MAX_ANSWER_BYTES" in told["reason"]
@@ -521,7 +525,7 @@ async def test_a_failing_handler_disconnects_its_client() -> None:
         client = await under_test.connect()
         await client.send(frame(1, SOME_HANDLED))
         await client.disconnected()
-        assert len(under_test.connections) == 0
+        await until(lambda: len(under_test.connections) == 0)
 
 
 async def test_requests_beyond_the_bound_in_flight_are_not_read() -> None:
@@ -585,13 +589,13 @@ async def test_the_drain_barrier_waits_for_everything_that_was_sent_before() -> 
         await asyncio.sleep(0)
         assert not barrier.done()
         release.set()
-        await asyncio.wait_for(barrier, 9)
+        await within("the barrier", barrier)
         order = [h.api_key for h in broker.received if h.client_id != "tideline-gateway-probe"]
         assert order == [HEARTBEAT, 0, 18]
         assert await client.receive(), "the barrier's own answer goes to nobody"
         broken = connection.drain_barrier()
         broker.hang_up()
-        await asyncio.wait_for(asyncio.ensure_future(broken), 9)
+        await within("the barrier", broken)
         client.close()
 
 
@@ -649,8 +653,7 @@ async def test_a_produce_without_an_answer_is_served_before_its_connection_is_ha
         await broker.until_received(2)
         stopping = asyncio.create_task(under_test.server.stop(5))
         await broker.until_received(2)
-        await asyncio.sleep(0.05)
-        assert len(under_test.connections) == 1
+        await lasts_async("it is served first", lambda: len(under_test.connections) == 1, 0.05)
         served.set()
         await client.disconnected()
         await stopping
@@ -671,16 +674,15 @@ async def test_a_client_that_has_cut_off_its_connection_ends_no_gateway_that_han
         until_cut_off(*ports)
         served.hand_over("it moves")
         assert served.has_ended
-        await asyncio.wait_for(served.gone, 9)
+        await within("the connection to be gone", served.gone)
 
 
 def until_cut_off(here: int, there: int) -> None:
     """By what the kernel says of the accepted socket. Not a turn of the event loop, which would
     hear of it."""
     connection = f"0100007F:{here:04X} 0100007F:{there:04X} 01"
-    end = time.monotonic() + 5
-    while connection in Path("/proc/self/net/tcp").read_text():
-        assert time.monotonic() < end, "the reset did not arrive"
+    known = Path("/proc/self/net/tcp")
+    waiting.until("the reset", lambda: connection not in known.read_text(), waiting.SOON_S)
 
 
 async def test_a_version_of_api_versions_that_is_too_new_is_told_those_of_this_api_alone() -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from tests.support.waiting import within
 from tests.unit.gateway.fakes import LOG, TOPIC, record_batch, tracked_row, until
 from tests.unit.gateway.test_tracked_offsets import LATEST, asked, deleted, ended, epoch_ends
 from tests.unit.gateway.test_tracked_offsets import kafka_says as offsets_say
@@ -37,7 +38,7 @@ from tideline.kafka.batches import patch
 ME = (TOPIC, 0)
 PENDING = tracked_row(generation=1)
 CROSSED = tracked_row(generation=2, boundary=100, boundary_epoch=7)
-SOON_MS = "300"
+SOON_MS = "1500"
 
 
 @pytest.fixture
@@ -269,7 +270,7 @@ async def test_a_produce_in_flight_at_the_closing_is_told_at_once(bench: Tracked
     await until(lambda: bench.client.forwarded)
     bench.show(tracked_row(generation=2, quiesced=True))
     held.set_result(acknowledging(40)(bench.client.forwarded[0]))
-    assert outcomes(await asyncio.wait_for(asking, 9)) == {ME: ("none", 40)}
+    assert outcomes(await within("the answer", asking)) == {ME: ("none", 40)}
     await until(lambda: bench.plane.quiesce_acks)
     assert bench.plane.quiesce_acks[0]["highest"] == 41
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.waiting import within
 from tests.unit.gateway.fakes import (
     LOG,
     FakeClock,
@@ -34,7 +35,7 @@ async def bench(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
 
 
 async def test_a_batch_goes_at_once_when_nothing_is_under_way(bench: Bench) -> None:
-    committed = await asyncio.wait_for(bench.append(0, records=3), 9)
+    committed = await within("the commit", bench.append(0, records=3))
     assert (committed.error, committed.base_offset) == (CommitError.NONE, 100)
     assert len(bench.store.objects) == 1
     assert bench.writer.unfinished_bytes == 0
@@ -114,7 +115,7 @@ async def test_uploads_that_overtake_each_other_are_committed_in_order(bench: Be
 
 async def test_a_commit_of_unknown_outcome_finds_its_own_success(bench: Bench) -> None:
     bench.plane.lose_answers = 2
-    committed = await asyncio.wait_for(bench.append(0), 9)
+    committed = await within("the commit", bench.append(0))
     assert (committed.error, committed.base_offset) == (CommitError.NONE, 100)
     assert len(bench.plane.commits) == 1
     assert bench.plane.suffix(LOG).high_watermark == 101
@@ -125,7 +126,7 @@ async def test_an_outage_of_the_store_is_waited_out(bench: Bench) -> None:
     outcome = bench.append(0)
     await until(lambda: len(bench.store.puts) >= 2)
     bench.store.down = False
-    assert (await asyncio.wait_for(outcome, 9)).base_offset == 100
+    assert (await within("the commit", outcome)).base_offset == 100
 
 
 async def test_a_put_that_was_given_up_and_ends_later_does_no_harm(bench: Bench) -> None:
@@ -134,7 +135,7 @@ async def test_a_put_that_was_given_up_and_ends_later_does_no_harm(bench: Bench)
     outcome = bench.append(0)
     await until(lambda: len(bench.store.puts) >= 2)
     bench.store.down = False
-    assert (await asyncio.wait_for(outcome, 9)).base_offset == 100
+    assert (await within("the commit", outcome)).base_offset == 100
     *given_up, last, stated = bench.store.puts
     assert last not in given_up
     assert list(bench.store.objects) == [last, stated]
@@ -159,11 +160,11 @@ async def test_a_failed_upload_takes_everything_behind_it_along() -> None:
     bench.store.holds[0].set()
     for outcome in (doomed, behind, buffered):
         with pytest.raises(AppendFailed) as raised:
-            await asyncio.wait_for(outcome, 9)
+            await within("the commit", outcome)
         assert raised.value.failure is Failure.TRANSIENT
     bench.store.down = False
-    assert (await asyncio.wait_for(other_producer, 9)).base_offset == 100
-    assert (await asyncio.wait_for(other_partition, 9)).base_offset == 0
+    assert (await within("the commit", other_producer)).base_offset == 100
+    assert (await within("the commit", other_partition)).base_offset == 0
     assert bench.refused.noted == [((LOG, "client"), n) for n in (0, 1, 2)]
     assert bench.writer.unfinished_bytes == 0
     await bench.writer.close(0.0)
@@ -176,7 +177,7 @@ async def test_a_full_buffer_admits_no_more_until_there_is_room(bench: Bench) ->
     outcomes = [bench.append(n, payload=950) for n in range(4)]
     assert not bench.writer.has_room
     bench.store.holds[0].set()
-    await asyncio.wait_for(room.wait(), 9)
+    await within("room", room.wait())
     await asyncio.gather(*outcomes)
     assert bench.writer.has_room
 
@@ -192,7 +193,7 @@ async def test_a_fenced_incarnation_answers_nothing(bench: Bench) -> None:
     """Schedule 1."""
     bench.plane.fence(bench.lease.incarnation)
     with pytest.raises(AppendDropped):
-        await asyncio.wait_for(bench.append(0), 9)
+        await within("the commit", bench.append(0))
     bench.store.holds[len(bench.store.puts)] = asyncio.Event()
     pending = bench.append(1)
     await asyncio.sleep(0)
@@ -222,7 +223,7 @@ async def test_a_commit_that_outlives_its_cancellation_takes_nothing_that_came_a
     after = bench.append(1)
     with pytest.raises(AppendDropped):
         await before
-    assert (await asyncio.wait_for(after, 9)).base_offset == 101
+    assert (await within("the commit", after)).base_offset == 101
     assert len(bench.plane.commits) == 2
     assert bench.writer.unfinished_bytes == 0
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.waiting import within
 from tests.unit.gateway.fakes import LOG, until
 from tests.unit.gateway.wal_bench import OTHER, Bench
 from tideline.gateway.produce import commit_stream
@@ -23,7 +24,7 @@ async def bench() -> AsyncIterator[Bench]:
 
 async def is_refused(outcome: asyncio.Future[Any]) -> None:
     with pytest.raises(AppendFailed):
-        await asyncio.wait_for(outcome, 9)
+        await within("the refusal", outcome)
 
 
 async def test_who_waits_for_a_slot_beside_a_withdrawn_batch_is_committed(bench: Bench) -> None:
@@ -75,7 +76,7 @@ async def test_a_batch_withdrawn_while_the_footer_is_made_does_not_move_the_othe
         await is_refused(outcome)
     bench.store.down = False
     go_on.set()
-    assert (await asyncio.wait_for(beside, 9)).base_offset == 0
+    assert (await within("the commit", beside)).base_offset == 0
     ((key, (placed,)),) = bench.plane.commits
     body = bench.store.objects[key][placed.byte_offset :][: placed.byte_size]
     assert b"x" * 300 in body

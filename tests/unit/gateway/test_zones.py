@@ -15,6 +15,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from kio.schema.errors import ErrorCode
 
 from tests.ports import free_ports
+from tests.support import waiting
 from tests.unit.gateway.fakes import (
     TOPIC,
     TOPIC_ID,
@@ -26,7 +27,6 @@ from tests.unit.gateway.fakes import (
 )
 from tests.unit.gateway.gateway_under_test import gateway_settings
 from tests.unit.kafka.fake_broker import FakeBroker
-from tideline.demo.patience import Patience
 from tideline.gateway import leaders, metrics
 from tideline.gateway.assembly import Parts, build_parts, build_rules
 from tideline.gateway.context import ApiKey, ConnectionRegistry
@@ -149,7 +149,7 @@ async def fleet(directory: Path, transformer: bool, racks: str = "told") -> Asyn
                 diskless_transformer_enabled=str(transformer).lower(),
                 suffix_poll_ms="5",
             )
-            cluster = KafkaCluster([broker.address], timeout_ms=2_000)
+            cluster = KafkaCluster([broker.address], timeout_ms=60_000)
             exits.callback(cluster.close)
             connections = ConnectionRegistry()
             parts = build_parts(settings, plane, store, cluster, connections)  # type: ignore[arg-type]
@@ -174,7 +174,7 @@ def produce_from(zone: str, bootstrap: str) -> None:
     for n in range(PARTITIONS):
         for _ in range(PER_PARTITION):
             producer.produce(TOPIC, VALUE, partition=n)
-    assert producer.flush(30) == 0
+    assert producer.flush(waiting.HANGS_S) == 0
 
 
 def consume_in(zone: str, bootstrap: str, wanted: int, **config: str) -> None:
@@ -188,12 +188,16 @@ def consume_in(zone: str, bootstrap: str, wanted: int, **config: str) -> None:
         }
     )
     consumer.assign([TopicPartition(TOPIC, n, OFFSET_BEGINNING) for n in range(PARTITIONS)])
-    found, patience = 0, Patience(60)
-    while found < wanted:
-        assert not patience.over, f"{found} of {wanted} records"
+    found = 0
+
+    def all_of_them() -> bool:
+        nonlocal found
         for message in consumer.consume(100, 0.2):
             assert message.error() is None, message.error()
             found += 1
+        return found >= wanted
+
+    waiting.until(f"{wanted} records", all_of_them)
     consumer.close()
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -206,6 +206,17 @@ class TrackedBench:
             self.transactions,  # type: ignore[arg-type]
             patience_s=self.settings.produce_timeout_ms / 1000,
         )
+
+    @contextmanager
+    def impatient(self, produce_timeout_ms: int = 200) -> Iterator[None]:
+        """For what is to be waited for in vain. Whoever is served may take longer on a slow
+        machine."""
+        before = self.settings
+        self.settings = before.model_copy(update={"produce_timeout_ms": produce_timeout_ms})
+        self.use(self.parts)
+        yield
+        self.settings = before
+        self.use(self.parts)
 
     async def lease(self) -> None:
         """A valid lease without the background work."""

@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pytest
 
+from tests.support.waiting import within
 from tests.unit.gateway.fakes import (
     LOG,
     TOPIC_ID,
@@ -168,6 +169,6 @@ async def two_of_which_the_first_fails(
     bench.store.down = True
     bench.store.holds[0].set()
     with pytest.raises(AppendFailed):
-        await asyncio.wait_for(doomed, 9)
+        await within("what is given up", doomed)
     bench.store.down = False
     return behind, other

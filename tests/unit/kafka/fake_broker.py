@@ -12,6 +12,7 @@ from kio.schema.api_versions.v0.response import ApiVersion, ApiVersionsResponse
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import i16
 
+from tests.support.waiting import bounded
 from tideline.kafka.protocol import (
     RequestHeader,
     decodable_versions,
@@ -93,7 +94,7 @@ class FakeBroker:
 
     async def until_received(self, count: int) -> None:
         """Wait until ``count`` requests have arrived."""
-        async with asyncio.timeout(9), self.arrived:
+        async with bounded(f"request {count} at the broker"), self.arrived:
             await self.arrived.wait_for(lambda: len(self.received) >= count)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

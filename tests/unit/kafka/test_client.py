@@ -139,7 +139,7 @@ async def test_a_cluster_finds_brokers_and_leaders_and_dials_again() -> None:
             return encode_response(found, header.correlation_id)
 
         broker._answer = answer
-        async with KafkaCluster([("127.0.0.1", 1), broker.address], timeout_ms=2_000) as cluster:
+        async with KafkaCluster([("127.0.0.1", 1), broker.address], timeout_ms=60_000) as cluster:
             first = await cluster.node(1)
             assert await cluster.node(1) is first
             assert await cluster.leader("t", 0) is first

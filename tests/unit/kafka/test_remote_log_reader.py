@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pytest
 
+from tests.support.waiting import within
 from tests.unit.kafka.metadata_topic import MetadataTopic, segment
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.remote_log import SegmentState, SegmentUpdate
@@ -58,7 +59,7 @@ async def test_who_is_followed_is_answered_while_another_one_is_read_from_the_st
     metadata.before_fetch = held
     joining = asyncio.ensure_future(follower.segments(B))
     await reached.wait()
-    assert len(await asyncio.wait_for(follower.segments(A), 10)) == 10
+    assert len(await within("segments that are known", follower.segments(A))) == 10
     finished = segment(A)
     metadata.add(0, codec.encode_segment(finished))
     assert finished in await follower.segments(A)

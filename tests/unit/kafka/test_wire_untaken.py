@@ -5,9 +5,9 @@ from __future__ import annotations
 import select
 import socket
 import threading
-import time
 from collections import Counter
 
+from tests.support.waiting import SOON_S, joined, until, until_still
 from tideline.kafka.wire import Api, Kind, Limits, Message, Treatment, Wire
 
 LOOKED_INTO = 10
@@ -42,7 +42,7 @@ def answer(correlation: int) -> bytes:
 def taken(wire: Wire) -> list[Message]:
     poll = select.poll()
     poll.register(wire.wake_fd, select.POLLIN)
-    assert poll.poll(10_000)
+    until("a message of the library", lambda: poll.poll(100), SOON_S)
     return wire.take()
 
 
@@ -85,9 +85,7 @@ def test_of_answers_that_python_looks_into_no_more_are_read_than_it_takes() -> N
             thread.start()
         most = found = 0
         while found < connections * each:
-            before = -1
-            while before != (before := sent.total()):
-                time.sleep(0.05)
+            until_still("what is sent", sent.total, 0.05)
             sizes = [len(m.payload) for m in taken(wire) if m.kind == Kind.SLOT_ANSWER]
             most, found = max(most, sum(sizes)), found + len(sizes)
     finally:
@@ -95,5 +93,5 @@ def test_of_answers_that_python_looks_into_no_more_are_read_than_it_takes() -> N
         for each_one in kept:
             each_one.close()
         for thread in sending:
-            thread.join(5)
+            joined(thread)
     assert most <= UNTAKEN_BYTES + 2 * ANSWER_BYTES

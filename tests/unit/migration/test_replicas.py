@@ -13,6 +13,7 @@ from uuid import UUID
 import pytest
 
 from tests.placed_plane import PlacedPlane
+from tests.support.waiting import bounded
 from tests.unit.kafka.fake_broker import FakeBroker
 from tests.unit.migration.moving_kafka import MovingKafka
 from tideline.control_plane.model import (
@@ -85,7 +86,7 @@ class Bench:
 
     async def normalise(self, name: str | None = None, at_once: int = 10) -> Any:
         told: list[Any] = []
-        async with asyncio.timeout(10):
+        async with bounded("all replicas to be moved"):
             done = await self.keeper.normalise(name, at_once, lambda begun: told.append(begun))
         assert {p for begun in told for p in begun} == done.moved.keys()
         return done
@@ -113,7 +114,7 @@ async def bench(
         plane.put(each)
     async with (
         FakeBroker(kafka) as broker,
-        KafkaCluster([broker.address], timeout_ms=2_000) as cluster,
+        KafkaCluster([broker.address], timeout_ms=60_000) as cluster,
     ):
         yield Bench(kafka, ReplicaKeeper(plane, cluster, 2_000), plane)
 

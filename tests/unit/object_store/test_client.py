@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -28,7 +27,7 @@ class FakeS3:
 
     def client(self, *_: object, **__: object) -> FakeS3:
         self.made_in.append(threading.current_thread())
-        time.sleep(0.01)
+        threading.Event().wait(0.01)  # others come meanwhile
         return self
 
     def list_objects_v2(self, **_: object) -> dict[str, Any]:

@@ -26,8 +26,8 @@ from tideline.object_store.client import (
 )
 from tideline.settings import ObjectStoreSettings
 
-ONCE = CallBounds(read_timeout_s=5, attempts=1)
-TWICE = CallBounds(read_timeout_s=5, attempts=2)
+ONCE = CallBounds(read_timeout_s=60, attempts=1)
+TWICE = CallBounds(read_timeout_s=60, attempts=2)
 QUICK = CallBounds(read_timeout_s=0.3, attempts=1, connect_timeout_s=0.3)
 MODIFIED = "2026-01-02T03:04:05.678Z"
 AT = datetime(2026, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)

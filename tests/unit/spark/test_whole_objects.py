@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from spark.tiering.whole_objects import WholeObjects, local_directory
+from tests.support.waiting import HANGS_S, set_within
 from tideline.object_store.byte_ranges import ByteRange
 from tideline.object_store.client import ObjectMissing
 
@@ -70,7 +71,7 @@ def test_an_object_that_another_one_fetches_is_not_waited_for_while_others_are_t
         asked.append(key)
         if key == "slow":
             begun.set()
-            assert others.wait(60)
+            set_within("the others", others)
         elif len(asked) == 3:
             others.set()
         return key.encode()
@@ -79,9 +80,9 @@ def test_an_object_that_another_one_fetches_is_not_waited_for_while_others_are_t
     wanted = [part(key, 0, 4) for key in ("slow", "b", "c")]
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(objects.get, wanted[0])
-        assert begun.wait(60)
+        set_within("the slow one to begin", begun)
         assert list(objects.read(wanted)) == [b"slow", b"b", b"c"]
-        assert first.result(60) == b"slow"
+        assert first.result(HANGS_S) == b"slow"
     assert sorted(asked) == ["b", "c", "slow"]
 
 

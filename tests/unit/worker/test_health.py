@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.ports import free_port
+from tests.support.waiting import HANGS_S
 from tideline import pages
 from tideline.errors import UnreachableError, UsageError
 from tideline.worker import app
@@ -31,7 +32,9 @@ def health(address: tuple[str, int]) -> Iterator[Health]:
 
 def get(address: tuple[str, int], path: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(f"http://{address[0]}:{address[1]}{path}", timeout=5) as answer:
+        with urllib.request.urlopen(
+            f"http://{address[0]}:{address[1]}{path}", timeout=HANGS_S
+        ) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 from structlog.testing import capture_logs
 
+from tests.support.waiting import within
 from tideline.background import cancel_and_wait
 from tideline.control_plane.model import (
     MigrationChanges,
@@ -146,7 +147,7 @@ async def test_gauges_that_are_stale_are_logged_and_updated_once_postgres_answer
     monkeypatch.setattr(metrics, "MigrationGauges", lambda: MigrationGauges(CollectorRegistry()))
     with capture_logs() as logs:
         keeping = asyncio.create_task(metrics.keep_migration_metrics(cast(Any, Plane())))
-        await asyncio.wait_for(asked.wait(), 10)
+        await within("the next question", asked.wait())
         await cancel_and_wait(keeping)
     stale = [entry["reason"] for entry in logs if entry["event"] == "migration gauges are stale"]
     assert stale == ["Postgres is away"]

@@ -11,6 +11,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from tests.placed_plane import PlacedPlane
+from tests.support.waiting import within
 from tideline.control_plane.memory import MemoryControlPlane
 from tideline.control_plane.model import (
     MigrationRequest,
@@ -317,9 +318,9 @@ async def test_a_notification_is_followed_at_once(
     store: Store, kafka: Kafka, workflows: Workflows, dispatcher: RequestDispatcher
 ) -> None:
     running = asyncio.create_task(dispatcher.run())
-    await asyncio.wait_for(store.listening.wait(), 9)
+    await within("it to listen", store.listening.wait())
     kafka.ids = {"orders": await store.ask("orders")}
-    await asyncio.wait_for(workflows.news.wait(), 9)
+    await within("the workflow to hear of it", workflows.news.wait())
     running.cancel()
     with suppress(asyncio.CancelledError):
         await running

@@ -12,8 +12,9 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from tests.harness import create_topics
 from tests.segment_on_disk import SegmentOnDisk, write_segment
-from tests.support.waiting import until
+from tests.support.waiting import flushed, until
 from tests.unit.kafka.segment_batches import CODECS
 from tideline.domain.remote_log import EpochStart
 from tideline.kafka.batches import iter_batches
@@ -65,7 +66,7 @@ def on_disk(stack: Stack, request: pytest.FixtureRequest) -> list[BrokerSegment]
         "min.insync.replicas": "1",
     }
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(topic, 1, 1, config=configs)])[topic].result(30)
+    create_topics(admin, NewTopic(topic, 1, 1, config=configs))
     produce(bootstrap, topic)
     directory = until("the topic's directory", lambda: broker_directory(stack, topic))
     bases = sorted(int(p.stem) for p in directory.glob("*.log"))
@@ -114,7 +115,7 @@ def produce(bootstrap: str, topic: str) -> None:
                 )
         # Side by side, so that batches of all of them lie between each other.
         for producer in producers:
-            assert producer.flush(60) == 0
+            flushed(producer, 60)
     assert not failed
 
 

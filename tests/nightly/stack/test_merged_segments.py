@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,13 +15,11 @@ from aiokafka import AIOKafkaConsumer
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
-from tests.harness import Case, counted, migration_case
+from tests.harness import CONSOLE_MS, Case, counted, create_topics, id_of, migration_case
 from tests.raw_batches import raw_batches
-from tests.support.waiting import HANGS_S, until
+from tests.support.waiting import HANGS_S, WITHIN_S, bounded, flushed, ran, until
 from tests.tiering_now import tier
-from tideline.demo import topic as topics
 from tideline.demo.ledger import Ledger
-from tideline.demo.patience import Patience
 from tideline.stack import Stack
 from tideline.stack.kafka_jars import tool_command
 
@@ -46,8 +43,8 @@ def produce(case: Case, codec: str, count: int, seed: int) -> None:
             on_delivery=lambda error, _: failures.append(error) if error else None,
         )  # fmt: skip
         if n % chance.randint(1, 12) == 0:
-            producer.flush(30)
-    assert producer.flush(30) == 0
+            flushed(producer, 30)
+    flushed(producer, 30)
     assert failures == []
 
 
@@ -59,15 +56,19 @@ def read(case: Case, start: int, end: int) -> list[Seen]:
     )  # fmt: skip
     consumer.assign([TopicPartition(case.topic, 0, start)])
     seen: list[Seen] = []
-    patience = Patience(60)
+
+    def all_read() -> bool:
+        for message in consumer.consume(500, 0.2):
+            assert message.error() is None, message.error()
+            offset, value = message.offset(), message.value()
+            assert offset is not None
+            assert value is not None
+            seen.append((offset, message.timestamp()[1], value))
+        return start + len(seen) >= end
+
     try:
-        while start + len(seen) < end and not patience.over:
-            for message in consumer.consume(500, 0.2):
-                assert message.error() is None, message.error()
-                offset, value = message.offset(), message.value()
-                assert offset is not None
-                assert value is not None
-                seen.append((offset, message.timestamp()[1], value))
+        if start < end:
+            until(f"records from {start} up to {end}", all_read)
     finally:
         consumer.close()
     return seen
@@ -88,7 +89,7 @@ class Log:
         """An answer of ListOffsets."""
         at = TopicPartition(self.case.topic, 0)
         (answer,) = self.case.admin.list_offsets({at: spec}).values()
-        return int(answer.result(30).offset)
+        return int(answer.result(HANGS_S).offset)
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +138,7 @@ async def aiokafka_reads(case: Case, end: int) -> list[Seen]:
     try:
         consumer.assign([at])
         seen: list[Seen] = []
-        async with asyncio.timeout(60):
+        async with bounded("aiokafka to read everything", WITHIN_S):
             while len(seen) < end:
                 for message in (await consumer.getmany(timeout_ms=200)).get(at, ()):
                     seen.append((message.offset, message.timestamp, message.value))
@@ -153,15 +154,14 @@ async def test_librdkafka_and_aiokafka_read_the_whole_log(log: Log) -> None:
 
 
 def test_the_java_consumer_reads_the_whole_log(log: Log) -> None:
-    done = subprocess.run(
+    done = ran(
         tool_command(
             "org.apache.kafka.tools.consumer.ConsoleConsumer",
             "--bootstrap-server", log.case.bootstrap, "--topic", log.case.topic,
-            "--from-beginning", "--max-messages", str(log.end), "--timeout-ms", "30000",
+            "--from-beginning", "--max-messages", str(log.end), "--timeout-ms", CONSOLE_MS,
             "--formatter-property", "print.offset=true",
             "--formatter-property", "print.timestamp=true",
-        ),
-        capture_output=True, timeout=HANGS_S,
+        )
     )  # fmt: skip
     wanted = [
         f"CreateTime:{timestamp}\tOffset:{offset}\t".encode() + value
@@ -177,7 +177,7 @@ def offset_for_time(consumer: Consumer, at: TopicPartition) -> int:
     answers: list[TopicPartition] = []
 
     def answered() -> bool:
-        answers[:] = consumer.offsets_for_times([at], 10)
+        answers[:] = consumer.offsets_for_times([at], HANGS_S)
         error = answers[0].error
         if error is not None and error.code() == KafkaError.REQUEST_TIMED_OUT:
             return False
@@ -211,7 +211,7 @@ def test_reads_of_segments_are_counted(log: Log) -> None:
     reads = "inkless_hybrid_tiered_reads_total"
     before = counted(log.case.stack, reads)
     raw_batches(log.case.stack, log.case.topic, 0, log.boundary, log.boundary + 50)
-    assert counted(log.case.stack, reads) > before
+    until("them to be counted", lambda: counted(log.case.stack, reads) > before)
 
 
 def test_the_log_begins_where_the_last_deletion_said_through_all_regions(log: Log) -> None:
@@ -231,7 +231,7 @@ def test_the_log_begins_where_the_last_deletion_said_through_all_regions(log: Lo
     for start, state in steps:
         at = TopicPartition(log.case.topic, 0, start)
         (answer,) = log.case.admin.delete_records([at]).values()
-        assert answer.result(30).low_watermark == start
+        assert answer.result(HANGS_S).low_watermark == start
         assert log.listed(OffsetSpec.earliest()) == start
         assert log.case.rows("migration_state") == [(state,)]
         assert out_of_range(log.case, start - 1)
@@ -261,10 +261,9 @@ def out_of_range(case: Case, offset: int) -> bool:
 def test_readers_do_not_notice_that_the_suffix_is_tiered_under_them(stack: Stack) -> None:
     admin = AdminClient({"bootstrap.servers": stack.endpoints.gateway_bootstrap})
     name = f"tiering-{time.monotonic_ns() % 1_000_000}"
-    request = NewTopic(name, 1, 1, config={"diskless.enable": "true"})
-    admin.create_topics([request])[name].result(30)
+    create_topics(admin, NewTopic(name, 1, 1, config={"diskless.enable": "true"}))
     case = Case(
-        stack, name, 1, topics.topic_id(admin, name), Ledger(), admin,
+        stack, name, 1, id_of(admin, name), Ledger(), admin,
         stack.endpoints.gateway_bootstrap,
     )  # fmt: skip
     try:

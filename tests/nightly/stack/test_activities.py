@@ -5,19 +5,19 @@ Records are written to the brokers directly: no gateway has to let them through 
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any
 from uuid import UUID
 
 import boto3
 import pytest
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import Producer
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -30,10 +30,9 @@ from temporalio.exceptions import ApplicationError
 
 from activities.configs import offsets_proven_for_roll
 from activities.registration import ACTIVITIES
-from tests.harness import described
-from tests.support.waiting import until
+from tests.harness import create_topics, delete_topics, described, id_of, own_configs, until_led
+from tests.support.waiting import HANGS_S, WITHIN_S, eventually, flushed, until
 from tideline.demo import topic as topics
-from tideline.demo.patience import Patience
 from tideline.domain import failures
 from tideline.domain.ids import TopicPartition
 from tideline.domain.messages import (
@@ -48,6 +47,7 @@ from tideline.domain.messages import (
 )
 from tideline.domain.options import MigrationOptions, OpenTransactionsPolicy
 from tideline.domain.preflight import CheckResult, Verdict
+from tideline.kafka.errors import KafkaError
 from tideline.kafka.observer import DEBUG_CONSUMER, LogEnd, OffsetSpec, PartitionLayout
 from tideline.migration.connections import WorkerServices
 from tideline.migration.prefix import prefix_coverage
@@ -56,7 +56,6 @@ from tideline.object_store.inventory import partition_prefix
 from tideline.stack import Stack
 
 SMALL = {"internal.segment.bytes": "65536", "local.retention.bytes": "-2"}
-T = TypeVar("T")
 _numbers = itertools.count(1)
 LASTING = MigrationOptions(quiesce_hold_ms=60_000)
 """Nobody tries again here what a busy machine has not done within the hold."""
@@ -111,7 +110,7 @@ class Subject:
                 value=b"x" * size,
                 on_delivery=lambda error, _: failed.append(error) if error else None,
             )
-        assert producer.flush(30) == 0
+        flushed(producer, 30)
         assert not failed, failed[0]
 
     def configs(self) -> dict[str, str]:
@@ -122,8 +121,16 @@ class Subject:
     def set_config(self, key: str, value: str) -> None:
         change = ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
         resource = ConfigResource(ResourceType.TOPIC, self.topic, incremental_configs=[change])
-        self.admin.incremental_alter_configs([resource])[resource].result(30)
-        until(f"{key}={value} to be told", lambda: self.configs().get(key) == value)
+        self.admin.incremental_alter_configs([resource])[resource].result(HANGS_S)
+        self.until_told(key, value)
+
+    def until_told(self, key: str, value: str) -> None:
+        """By every broker: each hears of it by itself."""
+        for address in self.stack.endpoints.brokers.values():
+            until(
+                f"{key}={value} to be told",
+                lambda at=address: own_configs(at, self.topic).get(key) == value,  # type: ignore[misc]
+            )
 
     async def offset(self, spec: OffsetSpec) -> int:
         layout = await self.services.observer.partition(self.topic, 0)
@@ -138,7 +145,7 @@ class Subject:
         async def enough() -> bool:
             return await self.offset(OffsetSpec.LATEST_TIERED) >= offset
 
-        await eventually(f"offset {offset} to be tiered", enough)
+        await eventually(f"offset {offset} to be tiered", enough, WITHIN_S)
 
     async def track(self) -> None:
         step = TopicStep(self.topic_ref, self.options)
@@ -163,34 +170,19 @@ class Subject:
         return self.given(quiesced, boundary=seen.boundary, leader_epoch=seen.leader_epoch)
 
 
-async def eventually(what: str, probe: Callable[[], Awaitable[T | None]], limit_s: float = 60) -> T:
-    """Ask until the answer is true."""
-    patience = Patience(limit_s)
-    while not (found := await probe()):
-        assert not patience.over, f"waited {limit_s:.0f} s for {what}"
-        await asyncio.sleep(0.05)
-    return found
-
-
-async def again(call: Callable[[], object]) -> None:
+async def again(call: Callable[[], Awaitable[object]]) -> None:
     """Retry as a workflow does: a wait whose bound has passed begins anew."""
-    async with asyncio.timeout(90):
-        while True:
-            try:
-                await call()  # type: ignore[misc]
-            except ApplicationError as error:
-                if error.non_retryable:
-                    raise
-                await asyncio.sleep(0.2)
-            else:
-                return
 
+    async def done() -> bool:
+        try:
+            await call()
+        except ApplicationError as error:
+            if error.non_retryable:
+                raise
+            return False
+        return True
 
-def known_id(admin: AdminClient, topic: str) -> UUID | None:
-    try:
-        return topics.topic_id(admin, topic)
-    except KafkaException:
-        return None
+    await eventually("the activity to be done", done, 90)
 
 
 @pytest.fixture
@@ -198,10 +190,10 @@ def subject(stack: Stack, services: WorkerServices) -> Iterator[Subject]:
     admin = AdminClient({"bootstrap.servers": stack.endpoints.kafka_bootstrap})
     topic = f"activities-{next(_numbers)}-{int(time.time() * 1000)}"
     new = NewTopic(topic, 1, 3, config={**topics.TIERED_CONFIGS, **SMALL})
-    admin.create_topics([new], operation_timeout=30)[topic].result(60)
-    topic_id = until("every broker to know the topic", lambda: known_id(admin, topic))
-    yield Subject(stack, services, admin, topic, topic_id, LASTING)
-    admin.delete_topics([topic])[topic].result(30)
+    create_topics(admin, new)
+    until_led(stack.endpoints.brokers.values(), topic, 1)
+    yield Subject(stack, services, admin, topic, id_of(admin, topic), LASTING)
+    delete_topics(admin, topic)
 
 
 async def test_every_replica_tells_its_own_log_end(subject: Subject) -> None:
@@ -213,7 +205,7 @@ async def test_every_replica_tells_its_own_log_end(subject: Subject) -> None:
         end = await observer.log_end(subject.topic, layout)
         return end if end.settled else None
 
-    end = await eventually("the followers to catch up", settled)
+    end = await eventually("the followers to catch up", settled, WITHIN_S)
     assert end.log_ends == {1: 500, 2: 500, 3: 500}
     assert (end.last_stable_offset, end.high_watermark) == (500, 500)
 
@@ -227,11 +219,12 @@ async def test_the_lineage_follows_the_leaders(subject: Subject) -> None:
     await admin.reorder_replicas(partition, [target, *(n for n in before.replicas if n != target)])
 
     async def moved() -> PartitionLayout | None:
-        await admin.elect_preferred(partition)
+        with suppress(KafkaError):  # not in sync yet
+            await admin.elect_preferred(partition)
         now = await observer.partition(subject.topic, 0)
         return now if now.leader == target else None
 
-    now = await eventually("the leader to move", moved)
+    now = await eventually("the leader to move", moved, WITHIN_S)
     subject.write(50)
     lineage = await observer.lineage(subject.topic, now, 0)
     assert [(e.epoch, e.start_offset) for e in lineage] == [
@@ -242,15 +235,15 @@ async def test_the_lineage_follows_the_leaders(subject: Subject) -> None:
 
 async def test_a_dry_run_names_what_stands_in_the_way(subject: Subject) -> None:
     subject.set_config("compression.type", "zstd")
-    found = await looked_at(subject)
-    patience = Patience(30.0)
-    while (
-        found["compression_type"].verdict is not Verdict.REFUSED
-        or found["replicas_in_sync"].verdict is not Verdict.PASSED
-    ):
-        # Brokers hear of a topic and its configs a moment after the one that was asked for them.
-        assert not patience.over, found
+
+    async def settled() -> dict[str, CheckResult] | None:
+        """Brokers hear of a topic and its configs a moment after the one that was asked for
+        them."""
         found = await looked_at(subject)
+        refused = found["compression_type"].verdict is Verdict.REFUSED
+        return found if refused and found["replicas_in_sync"].verdict is Verdict.PASSED else None
+
+    found = await eventually("the brokers to have heard of the topic", settled, 30)
     for name in (
         "tiered_storage", "tiered_storage_healthy", "remote_objects_recognised", "acls",
         "transactional_producers", "no_share_group",
@@ -263,27 +256,29 @@ async def looked_at(subject: Subject) -> dict[str, CheckResult]:
     return {check.name: check for check in report.checks}
 
 
-async def test_an_open_transaction_is_seen_named_and_aborted(subject: Subject) -> None:
+async def test_an_open_transaction_is_seen_named_and_aborted(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await subject.track()
     producer = subject.producer(**{"transactional.id": f"pay-{subject.topic}"})
-    producer.init_transactions(30)
+    producer.init_transactions(HANGS_S)
     producer.begin_transaction()
     producer.produce(subject.topic, b"inside", partition=0)
-    producer.flush(30)
+    flushed(producer, 30)
     report = await run_preflight(subject.services, subject.topic)
     warned = next(c for c in report.checks if c.name == "transactional_producers")
     assert warned.verdict is Verdict.WARNING
     assert f"pay-{subject.topic}" in warned.found
-    subject.services.wait_bound_ms = 500
-    with pytest.raises(ApplicationError) as waits:
-        await subject.activities.drain_transactions(subject.given())
+    with monkeypatch.context() as short:
+        short.setattr(subject.services, "wait_bound_ms", 500)
+        with pytest.raises(ApplicationError) as waits:
+            await subject.activities.drain_transactions(subject.given())
     assert waits.value.type == failures.WAITING
     assert f"pay-{subject.topic}" in waits.value.message
     subject.options = MigrationOptions(
         open_transactions=OpenTransactionsPolicy.ABORT, drain_deadline_ms=0
     )
-    subject.services.wait_bound_ms = 10_000
-    await subject.activities.drain_transactions(subject.given())
+    await again(lambda: subject.activities.drain_transactions(subject.given()))
     assert subject.services.cached[subject.ref.log].scanned_end == 2, "the record and its marker"
 
 
@@ -295,21 +290,21 @@ async def test_a_partition_crosses_rolls_and_is_frozen(subject: Subject) -> None
     await subject.track()
     await subject.hold(ConfigStage.TRACKED)
     await subject.hold(ConfigStage.ARMED)
-    assert subject.configs()["flush.messages"] == "1"
-    await steps.validate(subject.given())
-    await steps.drain_transactions(subject.given())
+    subject.until_told("flush.messages", "1")
+    await again(lambda: steps.validate(subject.given()))
+    await again(lambda: steps.drain_transactions(subject.given()))
     quiesced, seen = await subject.cross()
     assert seen.boundary == 1_000
     assert seen.replicas == {"1": 1_000, "2": 1_000, "3": 1_000}
     crossed = subject.after(quiesced, seen)
     await steps.seed_and_persist(crossed)
     await subject.hold(ConfigStage.CROSSED)
-    assert subject.configs()["flush.messages"] == "50"
-    await steps.zombie_cleanup(crossed)
+    subject.until_told("flush.messages", "50")
+    await again(lambda: steps.zombie_cleanup(crossed))
     await subject.hold(ConfigStage.ROLLING)
     await again(lambda: steps.readiness(crossed))
     await subject.hold(ConfigStage.FROZEN)
-    assert subject.configs()["max.message.bytes"] == "78"
+    subject.until_told("max.message.bytes", "78")
     layout = await subject.services.observer.partition(subject.topic, 0)
     starts = await subject.services.observer.on_replicas(
         subject.topic, layout, OffsetSpec.EARLIEST_LOCAL
@@ -328,7 +323,7 @@ async def test_a_partition_crosses_rolls_and_is_frozen(subject: Subject) -> None
 async def test_the_seeds_are_the_producers_last_five_batches(subject: Subject) -> None:
     await subject.track()
     subject.write(2_000, **{"batch.size": 3_000})
-    await subject.activities.drain_transactions(subject.given())
+    await again(lambda: subject.activities.drain_transactions(subject.given()))
     layout = await subject.services.observer.partition(subject.topic, 0)
     (active,) = await subject.services.topics.producers(subject.topic, 0, layout.leader)
     kept = subject.services.tails._tails[subject.ref.log][1].batches[active.producer_id]
@@ -344,12 +339,12 @@ async def test_an_abort_restores_every_config_exactly(subject: Subject) -> None:
     await subject.track()
     await subject.hold(ConfigStage.TRACKED)
     await subject.hold(ConfigStage.ARMED)
-    assert subject.configs() != before
+    until("configs to be held", lambda: subject.configs() != before)
     step = TopicStep(subject.topic_ref, subject.options)
     assert (await subject.activities.abort_migration(step)).won
     await subject.hold(ConfigStage.RESTORED)
     await subject.activities.stop_tracking(step)
-    assert subject.configs() == before
+    until("configs to be as before", lambda: subject.configs() == before)
     assert not (await subject.activities.observe_partition(subject.ref)).tracked
 
 
@@ -417,7 +412,8 @@ async def test_a_tail_past_the_boundary_is_exported_and_never_moves_it(subject: 
     await subject.track()
     quiesced, seen = await subject.cross()
     subject.write(5)
-    await subject.activities.zombie_cleanup(subject.after(quiesced, seen))
+    crossed = subject.after(quiesced, seen)
+    await again(lambda: subject.activities.zombie_cleanup(crossed))
     status = next(
         s
         for s in await subject.services.control_plane.migration_status(subject.topic)
@@ -434,7 +430,7 @@ async def test_a_tail_past_the_boundary_is_exported_and_never_moves_it(subject: 
 
 async def test_an_empty_topic_crosses_at_zero_and_is_ready_at_once(subject: Subject) -> None:
     await subject.track()
-    await subject.activities.drain_transactions(subject.given())
+    await again(lambda: subject.activities.drain_transactions(subject.given()))
     quiesced, seen = await subject.cross()
     assert seen.boundary == 0
     await subject.activities.readiness(subject.after(quiesced, seen))

@@ -6,10 +6,8 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from tests.harness import Case, migration_case
-from tests.support.waiting import until
+from tests.support.waiting import HANGS_S, flushed, until
 from tideline.stack import Stack
-
-pytestmark = [pytest.mark.integration]
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
@@ -120,7 +118,7 @@ def write_every_kind(case: Case) -> list[Record]:
                 timestamp=1_700_000_000_000 + offset % 1000, headers=headers,
             )  # fmt: skip
             sent.append((key, value, headers))
-        assert producer.flush(60) == 0
+        flushed(producer, 60)
     return sent
 
 
@@ -130,7 +128,7 @@ def read_counts(case: Case) -> range:
 
     def told() -> tuple[int, int] | None:
         try:
-            return consumer.get_watermark_offsets(TopicPartition(case.topic, 0), 30)
+            return consumer.get_watermark_offsets(TopicPartition(case.topic, 0), HANGS_S)
         except KafkaException:  # its leader may not have its log yet
             return None
 
@@ -151,13 +149,16 @@ def read_all(case: Case, count: int) -> list[tuple[object, ...]]:
     )
     consumer.assign([TopicPartition(case.topic, 0, 0)])
     found: list[tuple[object, ...]] = []
-    while len(found) < count:
-        message = consumer.poll(30)
-        assert message is not None, f"only {len(found)} of {count} records within 30 s"
-        if message.error() is None:
-            found.append(
-                (message.key(), message.value(), message.headers(), message.offset(),
-                 message.timestamp())
-            )  # fmt: skip
+
+    def all_read() -> bool:
+        for message in consumer.consume(count - len(found), 0.5):
+            if message.error() is None:
+                found.append(
+                    (message.key(), message.value(), message.headers(), message.offset(),
+                     message.timestamp())
+                )  # fmt: skip
+        return len(found) >= count
+
+    until(f"{count} records of {case.topic}", all_read)
     consumer.close()
     return found

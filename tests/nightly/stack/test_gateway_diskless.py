@@ -22,8 +22,16 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from kafka import KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as PythonTopicPartition
 
-from tests.support.waiting import HANGS_S, until_still
-from tideline.demo.patience import Patience
+from tests.harness import CONSOLE_MS, LASTING_SESSION, create_topics, delete_topics, until_led
+from tests.support.waiting import (
+    HANGS_S,
+    flushed,
+    for_seconds,
+    joined,
+    ran,
+    until,
+    until_still,
+)
 from tideline.stack import Stack
 from tideline.stack.kafka_jars import tool_command
 
@@ -45,19 +53,20 @@ def admin(bootstrap: str) -> AdminClient:
     return AdminClient({"bootstrap.servers": bootstrap})
 
 
-def create(admin: AdminClient, partitions: int, **configs: str) -> str:
+def create(stack: Stack, admin: AdminClient, partitions: int, **configs: str) -> str:
     name = f"diskless-{next(_names)}-{time.monotonic_ns() % 1_000_000}"
     settings = {"diskless.enable": "true"} | {k.replace("_", "."): v for k, v in configs.items()}
-    (made,) = admin.create_topics([NewTopic(name, partitions, 1, config=settings)]).values()
-    made.result(30)
+    create_topics(admin, NewTopic(name, partitions, 1, config=settings))
+    # Until then a Produce with acks=0 is lost without a word.
+    until_led(stack.endpoints.gateways.values(), name, partitions)
     return name
 
 
 @pytest.fixture
-def topic(admin: AdminClient) -> Iterator[str]:
-    name = create(admin, 3)
+def topic(stack: Stack, admin: AdminClient) -> Iterator[str]:
+    name = create(stack, admin, 3)
     yield name
-    admin.delete_topics([name])
+    delete_topics(admin, name)
 
 
 def records(count_: int, tag: str = "") -> list[Record]:
@@ -97,7 +106,7 @@ def produce(
             headers=headers,
             on_delivery=settled((key, value, headers)),
         )
-    assert producer.flush(60) == 0
+    flushed(producer, 60)
     assert failures == []
     return acknowledged
 
@@ -114,13 +123,16 @@ def consume(bootstrap: str, topic: str, wanted: int, **config: Any) -> dict[int,
     )
     consumer.subscribe([topic])
     found: dict[int, list[Any]] = {}
-    patience = Patience(40)
+
+    def enough() -> bool:
+        for message in consumer.consume(500, 0.2):
+            assert message.error() is None, message.error()
+            record = (message.key(), message.value(), message.headers() or [])
+            found.setdefault(message.partition(), []).append((message.offset(), record))
+        return sum(map(len, found.values())) >= wanted
+
     try:
-        while sum(map(len, found.values())) < wanted and not patience.over:
-            for message in consumer.consume(500, 0.2):
-                assert message.error() is None, message.error()
-                record = (message.key(), message.value(), message.headers() or [])
-                found.setdefault(message.partition(), []).append((message.offset(), record))
+        until(f"{wanted} records of {topic}", enough, 40)
     finally:
         consumer.close()
     return found
@@ -143,7 +155,7 @@ def test_kafka_python_produces_and_consumes(bootstrap: str, topic: str, acks: An
     wanted = [record for record in records(200, f"{acks}-") if record[:2] != (None, None)]
     for key, value, headers in wanted:
         producer.send(topic, value, key, headers=[h for h in headers if h[1] is not None])
-    producer.flush(30)
+    producer.flush(HANGS_S)
     consumer = KafkaConsumer(
         topic,
         bootstrap_servers=bootstrap,
@@ -180,7 +192,7 @@ def test_the_java_tools_produce_and_consume(bootstrap: str, topic: str) -> None:
         timeout=HANGS_S,
     )
     assert produced.returncode == 0, produced.stderr
-    consumed = subprocess.run(
+    consumed = ran(
         tool_command(
             "org.apache.kafka.tools.consumer.ConsoleConsumer",
             "--bootstrap-server",
@@ -191,11 +203,9 @@ def test_the_java_tools_produce_and_consume(bootstrap: str, topic: str) -> None:
             "--max-messages",
             "500",
             "--timeout-ms",
-            "30000",
+            CONSOLE_MS,
         ),
         text=True,
-        capture_output=True,
-        timeout=HANGS_S,
     )
     assert sorted(consumed.stdout.split()) == sorted(lines), consumed.stderr
 
@@ -247,6 +257,7 @@ def test_two_members_share_the_partitions_and_long_polls_wake(bootstrap: str, to
                 "group.id": f"shared-{topic}",
                 "auto.offset.reset": "earliest",
                 "fetch.wait.max.ms": 5_000,
+                **LASTING_SESSION,
             }
         )
         consumer.subscribe([topic])
@@ -262,29 +273,33 @@ def test_two_members_share_the_partitions_and_long_polls_wake(bootstrap: str, to
     try:
         for wave in range(3):
             produce(bootstrap, topic, records(60, f"wave-{wave}-"))
-        patience = Patience(30)
-        while len(found) < 180 and not patience.over:
-            stop.wait(0.05)
+        until("all records", lambda: len(found) >= 180, 30)
     finally:
         stop.set()
         for thread in members:
-            thread.join(20)
+            joined(thread, 20)
     assert len(found) == 180
 
 
-def test_log_append_time_is_the_time_of_the_commit(admin: AdminClient, bootstrap: str) -> None:
-    name = create(admin, 3, message_timestamp_type="LogAppendTime")
+def test_log_append_time_is_the_time_of_the_commit(
+    stack: Stack, admin: AdminClient, bootstrap: str
+) -> None:
+    name = create(stack, admin, 3, message_timestamp_type="LogAppendTime")
     producer = Producer({"bootstrap.servers": bootstrap})
     before = int(time.time() * 1000)
     for n in range(10):
         producer.produce(name, f"{n}", partition=0, timestamp=1_000)
-    assert producer.flush(20) == 0
+    flushed(producer, 20)
     after = int(time.time() * 1000)
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "none", "check.crcs": True})
     consumer.assign([TopicPartition(name, 0, OFFSET_BEGINNING)])
     messages: list[Message] = []
-    while len(messages) < 10:
-        messages += [m for m in consumer.consume(10, 10.0) if m.error() is None]
+
+    def all_read() -> bool:
+        messages.extend(m for m in consumer.consume(10, 0.5) if m.error() is None)
+        return len(messages) >= 10
+
+    until("all records", all_read)
     consumer.close()
     assert {message.timestamp()[0] for message in messages} == {2}
     assert all(before - 1_000 <= message.timestamp()[1] <= after + 1_000 for message in messages)
@@ -297,8 +312,8 @@ def test_offsets_are_found_by_time_and_at_both_ends(
     for n in range(100):
         producer.produce(topic, f"{n}", partition=0, timestamp=1_000_000 + n * 10)
         if n % 10 == 9:
-            producer.flush(10)
-    assert producer.flush(20) == 0
+            flushed(producer, 10)
+    flushed(producer, 20)
     consumer = KafkaConsumer(bootstrap_servers=bootstrap)
     at = PythonTopicPartition(topic, 0)
     assert consumer.beginning_offsets([at]) == {at: 0}
@@ -308,7 +323,7 @@ def test_offsets_are_found_by_time_and_at_both_ends(
     assert consumer.offsets_for_times({at: 9_000_000})[at] is None
     consumer.close()
     (latest,) = admin.list_offsets({TopicPartition(topic, 0): OffsetSpec.max_timestamp()}).values()
-    assert latest.result(10).offset == 99
+    assert latest.result(HANGS_S).offset == 99
 
 
 def test_deleted_records_are_gone_and_the_rest_stays(
@@ -316,7 +331,7 @@ def test_deleted_records_are_gone_and_the_rest_stays(
 ) -> None:
     produce(bootstrap, topic, records(300))
     (deleted,) = admin.delete_records([TopicPartition(topic, 0, 40)]).values()
-    assert deleted.result(10).low_watermark == 40
+    assert deleted.result(HANGS_S).low_watermark == 40
     consumer = KafkaConsumer(bootstrap_servers=bootstrap)
     at = PythonTopicPartition(topic, 0)
     assert consumer.beginning_offsets([at]) == {at: 40}
@@ -325,17 +340,19 @@ def test_deleted_records_are_gone_and_the_rest_stays(
     assert [offset for offset, _ in found[0]] == list(range(40, 100))
     (too_far,) = admin.delete_records([TopicPartition(topic, 0, 5_000)]).values()
     with pytest.raises(KafkaException, match="OFFSET_OUT_OF_RANGE"):
-        too_far.result(10)
+        too_far.result(HANGS_S)
 
 
-def test_a_batch_past_the_topics_limit_is_refused(admin: AdminClient, bootstrap: str) -> None:
-    name = create(admin, 3, max_message_bytes="1000")
+def test_a_batch_past_the_topics_limit_is_refused(
+    stack: Stack, admin: AdminClient, bootstrap: str
+) -> None:
+    name = create(stack, admin, 3, max_message_bytes="1000")
     producer = Producer({"bootstrap.servers": bootstrap})
     errors: list[str] = []
     producer.produce(
         name, b"x" * 5_000, on_delivery=lambda e, _: errors.append(e.name() if e else "none")
     )
-    producer.flush(20)
+    flushed(producer, 20)
     assert errors == ["MSG_SIZE_TOO_LARGE"]
 
 
@@ -362,28 +379,26 @@ def test_an_outage_of_a_store_costs_time_and_no_record(
             producer.poll(0)
             number += 1
             stop.wait(0.005)
-        assert producer.flush(60) == 0
+        flushed(producer, 60)
 
-    writer = threading.Thread(target=write)
+    writer = threading.Thread(target=write, name="the producer")
     writer.start()
     try:
-        patience = Patience(20)
-        while len(acknowledged) < 100 and not patience.over:
-            stop.wait(0.05)
+        until("records before the outage", lambda: len(acknowledged) >= 100, 20)
         stack.stop(part)
-        # What was on its way when it stopped is told first.
-        during = until_still("acknowledgements", lambda: len(acknowledged), SETTLES_S)
-        stop.wait(OUTAGE_S - SETTLES_S)
-        assert len(acknowledged) == during, "the outage was one"
-        stack.start(part)
-        after, patience = len(acknowledged), Patience(40)
-        while len(acknowledged) < after + 500 and not patience.over:
-            stop.wait(0.05)
+        try:
+            # What was on its way when it stopped is told first.
+            during = until_still("acknowledgements", lambda: len(acknowledged), SETTLES_S)
+            for_seconds("the outage", OUTAGE_S - SETTLES_S)
+            assert len(acknowledged) == during, "the outage was one"
+        finally:
+            stack.start(part)
+        after = len(acknowledged)
+        until("records after the outage", lambda: len(acknowledged) > after + 400, 40)
     finally:
         stop.set()
-        writer.join(70)
+        joined(writer, 70)
     assert failures == []
-    assert len(acknowledged) > after + 400
     found = consume(bootstrap, topic, len(acknowledged))
     for partition in range(3):
         offsets = [offset for offset, _ in found[partition]]

@@ -5,12 +5,12 @@ Records go to the brokers directly; the switch is made by the command line and t
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -21,13 +21,24 @@ from confluent_kafka.admin import (
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
+    NewTopic,
     ResourceType,
 )
 
-from tests.harness import Command, command, described, killed
-from tests.support.waiting import HANGS_S, until
+from tests.harness import (
+    Command,
+    again,
+    command,
+    create_topics,
+    delete_topics,
+    described,
+    id_of,
+    killed,
+    own_configs,
+    until_led,
+)
+from tests.support.waiting import HANGS_S, WITHIN_S, eventually, flushed, until
 from tideline.demo import topic as topics
-from tideline.demo.patience import Patience
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.preflight import CheckResult, Verdict
 from tideline.domain.tiered_storage import (
@@ -80,7 +91,7 @@ class Subject:
                 timestamp=at,
                 on_delivery=lambda error, _: failed.append(error) if error else None,
             )
-        assert producer.flush(30) == 0
+        flushed(producer, 30)
         assert not failed, failed[0]
 
     def read(self) -> list[int]:
@@ -93,7 +104,7 @@ class Subject:
                 "auto.offset.reset": "error",
             }
         )
-        first, end = consumer.get_watermark_offsets(TopicPartition(self.topic, 0), timeout=30)
+        first, end = consumer.get_watermark_offsets(TopicPartition(self.topic, 0), timeout=HANGS_S)
         consumer.assign([TopicPartition(self.topic, 0, first)])
         offsets: list[int] = []
 
@@ -114,7 +125,8 @@ class Subject:
         """By hand, as a user does; ``__`` for a dot."""
         wanted = {key.replace("__", "."): value for key, value in configs.items()}
         self.alter(wanted)
-        until("the brokers to show it", lambda: self._shows(wanted))
+        for address in self.stack.endpoints.brokers.values():
+            until("every broker to show it", partial(self._shown_by, address, wanted))
 
     def alter(self, wanted: dict[str, str | None], *, only_ask: bool = False) -> None:
         changes = [
@@ -128,11 +140,15 @@ class Subject:
             for key, value in wanted.items()
         ]
         resource = ConfigResource(ResourceType.TOPIC, self.topic, incremental_configs=changes)
-        asked = self.admin.incremental_alter_configs([resource], validate_only=only_ask)
-        asked[resource].result(30)
+        again(
+            f"{wanted} of {self.topic}",
+            lambda: self.admin.incremental_alter_configs([resource], validate_only=only_ask)[
+                resource
+            ].result(HANGS_S),
+        )
 
-    def _shows(self, wanted: dict[str, str | None]) -> bool:
-        found = self.own_configs()
+    def _shown_by(self, address: str, wanted: dict[str, str | None]) -> bool:
+        found = own_configs(address, self.topic)
         return all(found.get(key) == value for key, value in wanted.items())
 
     def own_configs(self) -> dict[str, str]:
@@ -153,15 +169,28 @@ class Subject:
         self, what: str, holds: Callable[[PartitionTiering], bool], limit_s: float = 60
     ) -> PartitionTiering:
         """The partition as soon as ``holds``."""
-        patience = Patience(limit_s)
-        while not holds(found := await self.partition()):
-            assert not patience.over, f"waited {limit_s:.0f} s for {what}: {found}"
-            await asyncio.sleep(0.05)
-        return found
+
+        async def held() -> PartitionTiering | None:
+            found = await self.partition()
+            return found if holds(found) else None
+
+        return await eventually(what, held, limit_s)
 
     async def tiered_up_to(self, offset: int) -> None:
         """Wait until the broker says that everything up to ``offset`` (inclusive) is tiered."""
         await self.when(f"offset {offset} to be tiered", lambda p: p.highest_tiered >= offset)
+
+    async def closed_up_to(self) -> int:
+        """The last offset that is in no active segment."""
+        leader = (await self.services.observer.partition(self.topic, 0)).leader
+        segments = (self.stack.data_path(f"kafka-{leader}") / f"{self.topic}-0").glob("*.log")
+        return max(int(path.stem) for path in segments) - 1
+
+    def deletion_failed(self) -> bool:
+        """As its leader says in its log."""
+        logs = [self.stack.log_path(f"kafka-{node}") for node in self.stack.endpoints.brokers]
+        lines = [line for log in logs for line in log.read_text(errors="replace").splitlines()]
+        return any("Error while stopping the partition" in x and self.topic in x for x in lines)
 
     async def locally_from_past(self, offset: int) -> PartitionTiering:
         """Wait until the leader has deleted something past ``offset`` locally."""
@@ -169,17 +198,17 @@ class Subject:
 
     async def raised_to_local_start(self) -> None:
         """Wait until the leader has given the tiered part up, without asking the store."""
-        observer, patience = self.services.observer, Patience(60)
-        while True:
+        observer = self.services.observer
+
+        async def is_raised() -> bool:
             layout = await observer.partition(self.topic, 0)
             start, local = [
                 (await observer.offset(self.topic, 0, spec, node=layout.leader)).offset
                 for spec in (OffsetSpec.EARLIEST, OffsetSpec.EARLIEST_LOCAL)
             ]
-            if start == local:
-                return
-            assert not patience.over, (start, local)
-            await asyncio.sleep(0.05)
+            return start == local
+
+        await eventually("the log to begin where it is local", is_raised, WITHIN_S)
 
     async def tiered_check(self) -> CheckResult:
         """What the preflight says of a topic that was enabled again."""
@@ -192,8 +221,8 @@ class Subject:
 
     def switched(self, *arguments: str) -> dict[str, Any]:
         """The outcome of a switch that ends."""
-        started = self.tideline(*arguments, "--wait", "--timeout", "120")
-        assert started.wait(180) == 0, started.output()
+        started = self.tideline(*arguments, "--wait", "--timeout", f"{HANGS_S:.0f}")
+        assert started.wait(120) == 0, started.output()
         found: dict[str, Any] = json.loads(started.answer())
         return found
 
@@ -218,10 +247,10 @@ class Subject:
 def subject(stack: Stack, services: WorkerServices) -> Iterator[Subject]:
     admin = AdminClient({"bootstrap.servers": stack.endpoints.kafka_bootstrap})
     topic = f"switched-{next(_numbers)}-{int(time.time() * 1000)}"
-    topic_id = topics.create_tiered(admin, topic, 1, 3, **SMALL)
-    until("every broker to know the topic", lambda: described(admin, topic))
-    yield Subject(stack, services, admin, topic, topic_id)
-    admin.delete_topics([topic])[topic].result(30)
+    create_topics(admin, NewTopic(topic, 1, 3, config={**topics.TIERED_CONFIGS, **SMALL}))
+    until_led(stack.endpoints.brokers.values(), topic, 1)
+    yield Subject(stack, services, admin, topic, id_of(admin, topic))
+    delete_topics(admin, topic)
 
 
 def test_kafka_refuses_what_the_rules_refuse_and_in_the_same_words(subject: Subject) -> None:
@@ -275,7 +304,7 @@ async def test_copying_and_expiry_have_threads_of_their_own(subject: Subject) ->
 
 async def test_a_read_only_topic_uploads_nothing_more_and_stays_whole(subject: Subject) -> None:
     subject.write(1_000)
-    await subject.tiered_up_to(600)
+    await subject.tiered_up_to(await subject.closed_up_to())  # nothing is being copied any more
     outcome = subject.switched("read-only")
     assert (outcome["was"], outcome["state"]) == ("enabled", "read-only")
     before = await subject.partition()
@@ -342,8 +371,8 @@ async def test_enabled_again_nothing_is_lost_and_the_users_local_retention_comes
     assert subject.tideline("enable").wait(HANGS_S) == ExitCode.OK
 
     def says_why() -> bool:
-        reason = subject.shown()["switch"]["waiting_reason"]
-        return "local retention is held at the total" in reason
+        switch = subject.shown()["switch"] or {}
+        return "local retention is held at the total" in (switch.get("waiting_reason") or "")
 
     until("the switch to say why it waits", says_why)
     waits = subject.tideline("enable", "--wait", "--timeout", "1")
@@ -425,7 +454,6 @@ def test_a_compacted_topic_is_not_enabled_again(subject: Subject) -> None:
     assert "cleanup.policy=delete" in asked.output()
 
 
-@pytest.mark.fault
 async def test_a_deletion_that_fails_is_finished_when_the_store_is_back(subject: Subject) -> None:
     """Kafka gives its deletion up while S3 is away, and says nothing."""
     subject.set_configs(local__retention__bytes="65536")
@@ -439,6 +467,7 @@ async def test_a_deletion_that_fails_is_finished_when_the_store_is_back(subject:
         )
         # Overlaps: the brokers have turned it off, and their store is away.
         await subject.raised_to_local_start()
+        await eventually("the deletion to fail", subject.deletion_failed, WITHIN_S)
     left = (await subject.look()).partitions[0].objects
     assert 0 < left <= held, "the deletion was to fail"
     outcome = subject.switched("disable", "--delete", "--collect-after-s", "1")

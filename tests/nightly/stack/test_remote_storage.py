@@ -6,7 +6,8 @@ import hashlib
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 import boto3
 import pytest
 from botocore.config import Config
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -23,9 +24,9 @@ from confluent_kafka.admin import (
     ConfigResource,
     NewTopic,
 )
-from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from tideline.demo.patience import Patience
+from tests.harness import again, create_topics, delete_topics, leader_of
+from tests.support.waiting import HANGS_S, flushed, until
 from tideline.stack import Stack
 
 if TYPE_CHECKING:
@@ -34,16 +35,6 @@ if TYPE_CHECKING:
 RECORD_BYTES = 50_000
 RECORDS_PER_MIB = 20
 SUFFIXES = {"log", "index", "timeindex", "snapshot", "leader-epoch-checkpoint"}
-
-
-def eventually(check: Callable[[], None], within_s: float = 30) -> None:
-    """Repeat ``check`` until it passes."""
-    Retrying(
-        retry=retry_if_exception_type(AssertionError),
-        wait=wait_fixed(0.25),
-        stop=stop_after_delay(within_s),
-        reraise=True,
-    )(check)
 
 
 @dataclass
@@ -76,7 +67,7 @@ class TieredTopic:
                 partition=0,
                 on_delivery=lambda error, _: failures.append(error) if error else None,
             )
-        assert producer.flush(60) == 0
+        flushed(producer, 60)
         assert not failures
 
     def consume_from(self, offset: int = 0) -> list[str]:
@@ -93,14 +84,16 @@ class TieredTopic:
         )
         consumer.assign([TopicPartition(self.name, 0, offset)])
         digests: list[str] = []
-        patience = Patience(60)
-        while len(digests) < len(self.produced) - offset:
-            assert not patience.over, f"{len(digests)} of {len(self.produced)} records"
-            message = consumer.poll(0.5)
-            if message is not None and message.error() is None:
-                value = message.value()
-                assert isinstance(value, bytes)
-                digests.append(hashlib.sha256(value).hexdigest())
+
+        def all_read() -> bool:
+            for message in consumer.consume(100, 0.5):
+                if message.error() is None:
+                    value = message.value()
+                    assert isinstance(value, bytes)
+                    digests.append(hashlib.sha256(value).hexdigest())
+            return len(digests) >= len(self.produced) - offset
+
+        until(f"the records of {self.name} from {offset} on", all_read)
         consumer.close()
         return digests
 
@@ -110,8 +103,10 @@ class TieredTopic:
             for name, value in values.items()
         ]
         resource = ConfigResource("topic", self.name, incremental_configs=changes)
-        for done in self.admin.incremental_alter_configs([resource]).values():
-            done.result(10)
+        again(
+            f"{values} of {self.name}",
+            lambda: self.admin.incremental_alter_configs([resource])[resource].result(HANGS_S),
+        )
 
     def objects(self) -> dict[str, str]:
         """File name without the segment id (as on a broker's disk): key in S3."""
@@ -149,26 +144,31 @@ class TieredTopic:
             for node in self.stack.endpoints.brokers
         ]
 
+    def leader_directory(self) -> Path:
+        """Of the replica that uploads. One that follows closes its segments at other offsets where
+        it has fetched several batches at once."""
+        leader, _ = leader_of(self.stack, self.name, 0)
+        return self.stack.data_path(f"kafka-{leader}") / f"{self.name}-0"
+
     def local_bases(self, directory: Path) -> list[int]:
         return sorted(int(path.stem) for path in directory.glob("*.log"))
 
     def await_tiered(self, within_s: float = 30) -> None:
         """Every segment but the active one is in S3."""
 
-        def check() -> None:
-            closed = self.local_bases(self.replica_directories()[0])[:-1]
-            assert closed
-            assert set(closed) <= self.segments()
+        def are_tiered() -> bool:
+            closed = self.local_bases(self.leader_directory())[:-1]
+            return bool(closed) and set(closed) <= self.segments()
 
-        eventually(check, within_s)
+        until("every closed segment to be in S3", are_tiered, within_s)
 
     def await_local_deletion(self) -> None:
         """Each replica has only the active segment."""
-
-        def check() -> None:
-            assert all(len(self.local_bases(each)) == 1 for each in self.replica_directories())
-
-        eventually(check)
+        until(
+            "each replica to have only its active segment",
+            lambda: all(len(self.local_bases(each)) == 1 for each in self.replica_directories()),
+            30,
+        )
 
 
 def s3_client(stack: Stack) -> S3Client:
@@ -197,18 +197,17 @@ def topic(stack: Stack, request: pytest.FixtureRequest) -> Iterator[TieredTopic]
             "retention.ms": "-1",
         },
     )
-    admin.create_topics([new], operation_timeout=30)[name].result(30)
+    create_topics(admin, new)
     yield TieredTopic(stack, name, admin, [])
-    for done in admin.delete_topics([name]).values():
-        if done.exception(10) is None:
-            done.result()
+    with suppress(KafkaException):  # a test may have deleted it
+        delete_topics(admin, name)
 
 
 def test_objects_are_byte_identical_to_the_files_on_a_brokers_disk(topic: TieredTopic) -> None:
     topic.produce(4 * RECORDS_PER_MIB)
     topic.await_tiered()
     objects = {name: topic.content(key) for name, key in topic.objects().items()}
-    disk = topic.replica_directories()[0]
+    disk = topic.leader_directory()
     bases = topic.local_bases(disk)
     for base, following in pairwise(bases):
         stem = f"{base:020d}"
@@ -242,12 +241,12 @@ def test_an_aborted_transaction_stays_invisible_when_it_is_read_from_s3(
             "transactional.id": f"aborting-{topic.name}",
         }
     )
-    aborting.init_transactions(30)
+    aborting.init_transactions(HANGS_S)
     aborting.begin_transaction()
     for _ in range(RECORDS_PER_MIB):
         aborting.produce(topic.name, os.urandom(RECORD_BYTES), partition=0)
-    assert aborting.flush(30) == 0
-    aborting.abort_transaction(30)
+    flushed(aborting, 30)
+    aborting.abort_transaction(HANGS_S)
     topic.produce(2 * RECORDS_PER_MIB)
     topic.await_tiered()
     topic.set_configs(**{"local.retention.bytes": "1"})
@@ -259,26 +258,25 @@ def test_an_aborted_transaction_stays_invisible_when_it_is_read_from_s3(
 def test_deleting_records_deletes_the_objects_of_whole_segments_below(topic: TieredTopic) -> None:
     topic.produce(4 * RECORDS_PER_MIB)
     topic.await_tiered()
-    bases = topic.local_bases(topic.replica_directories()[0])
+    bases = topic.local_bases(topic.leader_directory())
     third = TopicPartition(topic.name, 0, bases[2])
-    for done in topic.admin.delete_records([third]).values():
-        assert done.result(10).low_watermark == bases[2]
-
-    def check() -> None:
-        assert min(int(name[:20]) for name in topic.objects()) == bases[2]
-
-    eventually(check)
+    deleted = again(
+        "records to be deleted",
+        lambda: topic.admin.delete_records([third])[third].result(HANGS_S),
+    )
+    assert deleted.low_watermark == bases[2]
+    until(
+        "the objects below to be deleted",
+        lambda: min(int(name[:20]) for name in topic.objects()) == bases[2],
+        30,
+    )
 
 
 def test_deleting_the_topic_deletes_its_objects(topic: TieredTopic) -> None:
     topic.produce(3 * RECORDS_PER_MIB)
     topic.await_tiered()
-    topic.admin.delete_topics([topic.name])[topic.name].result(30)
-
-    def check() -> None:
-        assert topic.objects() == {}
-
-    eventually(check)
+    delete_topics(topic.admin, topic.name)
+    until("its objects to be deleted", lambda: topic.objects() == {}, 30)
 
 
 @pytest.mark.parametrize("outage", ["suspended", "killed"])
@@ -295,7 +293,7 @@ def test_an_outage_of_s3_loses_nothing_and_tiering_goes_on(
     try:
         topic.produce(3 * RECORDS_PER_MIB)
         # The outage must have met a copy, or this proves nothing.
-        eventually(lambda: _assert_a_copy_failed(topic))
+        until("a copy to fail", lambda: a_copy_failed(topic), 30)
         assert topic.consume_from(0) == topic.produced
     finally:
         if outage == "killed":
@@ -311,7 +309,7 @@ def test_an_outage_of_s3_loses_nothing_and_tiering_goes_on(
     assert topic.consume_from(0) == topic.produced
 
 
-def _assert_a_copy_failed(topic: TieredTopic) -> None:
+def a_copy_failed(topic: TieredTopic) -> bool:
     logs = [topic.stack.log_path(f"kafka-{node}") for node in topic.stack.endpoints.brokers]
     lines = [line for log in logs for line in log.read_text(errors="replace").splitlines()]
-    assert any("Copy failed, cleaning segment" in line and topic.name in line for line in lines)
+    return any("Copy failed, cleaning segment" in line and topic.name in line for line in lines)

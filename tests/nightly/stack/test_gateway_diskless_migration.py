@@ -16,22 +16,27 @@ from typing import TypeVar
 import pytest
 from confluent_kafka import (
     Consumer,
-    KafkaError,
-    KafkaException,
     Message,
     Producer,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, DeletedRecords, NewTopic, PartitionMetadata
+from confluent_kafka.admin import AdminClient, NewTopic, PartitionMetadata
 from kafka import KafkaConsumer
 from kafka import TopicPartition as PythonTopicPartition
 from pydantic import SecretStr
 
-from tests.support.waiting import until, until_still
+from tests.harness import again, create_topics, delete_topics, id_of, until_in_snapshot
+from tests.support.waiting import (
+    HANGS_S,
+    WITHIN_S,
+    eventually,
+    flushed,
+    joined,
+    until,
+    until_still,
+)
 from tideline.control_plane import ControlPlane, connect
 from tideline.control_plane.model import BarrierEntry, BoundaryToPersist
-from tideline.demo import topic as topics
-from tideline.demo.patience import Patience
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.ids import TopicPartition as Place
 from tideline.domain.producer_tail import ProducerSeed
@@ -45,12 +50,19 @@ _names = count()
 R = TypeVar("R")
 
 
+HOLD_MS = 300_000
+"""Of a quiesce that the test itself ends."""
+VOID_MS = 30_000
+"""Of one that nobody ends: gateways that share a core have acknowledged it by then."""
+
+
 async def passed(ask: Callable[[], Awaitable[list[BarrierEntry]]]) -> None:
     """Every gateway has acknowledged; asked again and again, as a worker does."""
-    while True:
-        if all(entry.acknowledged for entry in await ask()):
-            return
-        await asyncio.sleep(0.005)
+
+    async def acknowledged() -> bool:
+        return all(entry.acknowledged for entry in await ask())
+
+    await eventually("every gateway to acknowledge", acknowledged, WITHIN_S)
 
 
 class Migration:
@@ -62,11 +74,8 @@ class Migration:
         self.name = f"moving-{next(_names)}-{time.monotonic_ns() % 1_000_000}"
         self.bootstrap = stack.endpoints.gateway_bootstrap
         self.admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        (made,) = self.admin.create_topics(
-            [NewTopic(self.name, partitions, replicas)], operation_timeout=20
-        ).values()
-        made.result(30)
-        self.topic_id = topics.topic_id(self.admin, self.name)
+        create_topics(self.admin, NewTopic(self.name, partitions, replicas))
+        self.topic_id = id_of(self.admin, self.name)
         self.dsn = stack.environment("worker")["TIDELINE_POSTGRES_DSN"]
 
     def leader(self, partition: int = 0) -> int:
@@ -81,25 +90,20 @@ class Migration:
         admin = AdminClient({"bootstrap.servers": brokers})
 
         def known() -> dict[int, PartitionMetadata] | None:
-            found = admin.list_topics(self.name, timeout=10).topics[self.name].partitions
-            return found if enough(found) else None
+            told = admin.list_topics(self.name, timeout=HANGS_S).topics[self.name]
+            return told.partitions if told.error is None and enough(told.partitions) else None
 
         return until("a broker to know the partitions", known)
 
     def delete_records(self, before: int) -> int:
-        """Of partition 0; the new low watermark. librdkafka does not repeat an administrative call
-        that met the end of its connection, as of a stand-in that gives its clients back."""
+        """Of partition 0; the new low watermark. A stand-in that gives its clients back ends their
+        connections."""
         at = TopicPartition(self.name, 0, before)
-
-        def asked() -> DeletedRecords | None:
-            try:
-                return self.admin.delete_records([at])[at].result(30)
-            except KafkaException as error:
-                if error.args[0].code() == KafkaError._TRANSPORT:
-                    return None
-                raise
-
-        return int(until("records to be deleted", asked).low_watermark)
+        deleted = again(
+            "records to be deleted",
+            lambda: self.admin.delete_records([at])[at].result(HANGS_S),
+        )
+        return int(deleted.low_watermark)
 
     def log(self, partition: int = 0) -> TopicIdPartition:
         return TopicIdPartition(self.topic_id, partition)
@@ -132,17 +136,29 @@ class Migration:
 
         self.do(work)
 
-    def close(self, partition: int = 0, hold_ms: int = 30_000, wait: bool = True) -> int:
+    def close(self, partition: int = 0, hold_ms: int = HOLD_MS, wait: bool = True) -> int:
         """Quiesce: every gateway has acknowledged that the generation is closed."""
 
         async def work(plane: ControlPlane) -> int:
-            generation = await plane.next_generation(self.log(partition))
-            await plane.close_generation(self.log(partition), generation, hold_ms)
-            if wait:
-                await passed(lambda: plane.quiesce_barrier(self.log(partition), generation))
-            return generation
+            return await self._close(plane, partition, hold_ms, wait)
 
         return self.do(work)
+
+    def close_all(self, hold_ms: int) -> None:
+        """Every partition, at once."""
+
+        async def work(plane: ControlPlane) -> None:
+            every = range(self.partitions)
+            await asyncio.gather(*(self._close(plane, p, hold_ms, True) for p in every))
+
+        self.do(work)
+
+    async def _close(self, plane: ControlPlane, partition: int, hold_ms: int, wait: bool) -> int:
+        generation = await plane.next_generation(self.log(partition))
+        await plane.close_generation(self.log(partition), generation, hold_ms)
+        if wait:
+            await passed(lambda: plane.quiesce_barrier(self.log(partition), generation))
+        return generation
 
     def cross(self, generation: int, partition: int = 0) -> int:
         """Persist B0 at Kafka's log end with the producers' last batches, and return it."""
@@ -235,8 +251,8 @@ class Traffic:
             )
             producer.poll(0)
             self.sent += 1
-            time.sleep(0.002)  # the rate of the load
-        assert producer.flush(60) == 0
+            self._stop_writing.wait(0.002)  # the rate of the load
+        flushed(producer, 60)
 
     def _read(self) -> None:
         consumer = Consumer(
@@ -263,20 +279,20 @@ class Traffic:
 
     def until_acknowledged(self, more: int, timeout_s: float = 30.0) -> None:
         """So many further acknowledgements have come."""
-        wanted, patience = self.total + more, Patience(timeout_s)
-        while self.total < wanted:
-            assert not patience.over, f"{self.total} of {wanted} acknowledged"
-            time.sleep(0.01)
+        wanted = self.total + more
+        until(f"{more} acknowledgements", lambda: self.total >= wanted, timeout_s)
 
     def finish(self) -> None:
         """Stop writing, read everything, and compare."""
         self._stop_writing.set()
-        self._writer.join(70)
-        patience = Patience(40)
-        while sum(map(len, self.consumed.values())) < self.total and not patience.over:
-            time.sleep(0.05)
+        joined(self._writer, 70)
+        until(
+            "all that was acknowledged to be consumed",
+            lambda: self.failures or sum(map(len, self.consumed.values())) >= self.total,
+            40,
+        )
         self._stop_reading.set()
-        self._reader.join(20)
+        joined(self._reader, 20)
         assert self.failures == []
         assert self.total == self.sent
         for partition, rows in self.acknowledged.items():
@@ -293,15 +309,15 @@ class Traffic:
         finally:
             self._stop_writing.set()
             self._stop_reading.set()
-            self._writer.join(70)
-            self._reader.join(20)
+            for thread in (self._writer, self._reader):
+                joined(thread, 70)
 
 
 @pytest.fixture
 def migration(stack: Stack) -> Iterator[Migration]:
     made = Migration(stack, 3)
     yield made
-    made.admin.delete_topics([made.name])
+    delete_topics(made.admin, made.name)
 
 
 def test_a_busy_topic_crosses_its_boundaries_and_no_client_notices(migration: Migration) -> None:
@@ -322,10 +338,9 @@ def test_a_quiesce_that_nobody_ends_is_void_at_its_deadline(migration: Migration
     with Traffic(migration).running() as traffic:
         traffic.until_acknowledged(50)
         migration.track()
-        for partition in range(migration.partitions):
-            migration.close(partition, hold_ms=15_000)
+        migration.close_all(VOID_MS)
         until_still("acknowledgements", lambda: traffic.total, 0.5)
-        traffic.until_acknowledged(200)
+        traffic.until_acknowledged(200, VOID_MS / 1000 + 30)
         migration.cross(migration.close(0), 0)
         traffic.until_acknowledged(200)
         traffic.finish()
@@ -360,12 +375,16 @@ def test_a_gateway_that_sleeps_through_the_crossing_acknowledges_nothing_false(
             generation = migration.close(0, wait=False)
 
             async def fence(plane: ControlPlane) -> None:
-                gateways = await plane.list_gateways()
-                (gateway,) = [g for g in gateways if g.gateway_id == sleeper]
-                await asyncio.sleep(gateway.lease_ms / 1000 * 1.2)
-                assert await plane.fence_gateway(
-                    sleeper, gateway.incarnation, gateway.renewals, "its lease lapsed"
-                )
+                async def lapsed() -> bool:
+                    """Refused when a renewal that was on its way has come meanwhile."""
+                    gateways = await plane.list_gateways()
+                    (gateway,) = [g for g in gateways if g.gateway_id == sleeper]
+                    await asyncio.sleep(gateway.lease_ms / 1000 * 1.2)
+                    return await plane.fence_gateway(
+                        sleeper, gateway.incarnation, gateway.renewals, "its lease lapsed"
+                    )
+
+                await eventually("its lease to lapse", lapsed, WITHIN_S)
                 await passed(lambda: plane.quiesce_barrier(migration.log(0), generation))
 
             migration.do(fence)
@@ -385,7 +404,7 @@ def test_both_regions_are_one_log_to_every_question(migration: Migration) -> Non
     def write(numbers: range) -> None:
         for n in numbers:
             producer.produce(migration.name, f"{n}", partition=0, timestamp=start + n * 10)
-        assert producer.flush(30) == 0
+        flushed(producer, 30)
 
     write(range(100))
     migration.track()
@@ -417,26 +436,24 @@ def test_both_regions_are_one_log_to_every_question(migration: Migration) -> Non
 
 def test_a_restart_without_postgres_serves_the_prefix_and_no_more(migration: Migration) -> None:
     """Schedule 18."""
-    stack, gateway = migration.stack, f"gateway-{migration.leader(0)}"
+    stack, leader = migration.stack, migration.leader(0)
+    gateway = f"gateway-{leader}"
     producer = Producer({"bootstrap.servers": migration.bootstrap})
     for n in range(50):
         producer.produce(migration.name, f"{n}", partition=0)
-    assert producer.flush(30) == 0
+    flushed(producer, 30)
     migration.track()
     assert migration.cross(migration.close(0), 0) == 50
     producer.produce(migration.name, b"in the suffix", partition=0)
-    assert producer.flush(30) == 0
-    time.sleep(0.5)  # the snapshot follows the news of B0 within a moment
+    flushed(producer, 30)
+    until_in_snapshot(stack, leader, migration.name, lambda row: row.boundary == 50)
     stack.stop("postgres")
     try:
         stack.stop(gateway)
         stack.start(gateway, within_s=60)
         consumer = Consumer({"bootstrap.servers": migration.bootstrap, "group.id": "prefix"})
         consumer.assign([TopicPartition(migration.name, 0, 0)])
-        values: list[bytes | None] = []
-        patience = Patience(20)
-        while len(values) < 50 and not patience.over:
-            values += [m.value() for m in consumer.consume(50, 1.0) if m.error() is None]
+        values = read(consumer, 50, 20)
         consumer.close()
         assert values == [str(n).encode() for n in range(50)]
         errors: list[object] = []
@@ -444,16 +461,24 @@ def test_a_restart_without_postgres_serves_the_prefix_and_no_more(migration: Mig
         hasty.produce(
             migration.name, b"not now", partition=0, on_delivery=lambda e, _: errors.append(e)
         )
-        assert hasty.flush(60) == 0
+        flushed(hasty, 60)
         assert errors[0] is not None, "nothing of a diskless partition goes to Kafka"
     finally:
         stack.start("postgres")
         stack.wait_ready(gateway)
     found = Consumer({"bootstrap.servers": migration.bootstrap, "group.id": "suffix"})
     found.assign([TopicPartition(migration.name, 0, 50)])
-    patience = Patience(30)
-    seen: list[Message] = []
-    while not seen and not patience.over:
-        seen = [m for m in found.consume(10, 1.0) if m.error() is None]
+    assert read(found, 1, 30)[0] == b"in the suffix"
     found.close()
-    assert seen[0].value() == b"in the suffix"
+
+
+def read(consumer: Consumer, count: int, seconds: float) -> list[bytes | None]:
+    """Values of ``count`` records or more."""
+    values: list[bytes | None] = []
+
+    def enough() -> bool:
+        values.extend(m.value() for m in consumer.consume(50, 0.5) if m.error() is None)
+        return len(values) >= count
+
+    until(f"{count} records", enough, seconds)
+    return values

@@ -10,11 +10,10 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
-import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
 from tests.harness import Breakpoint, Case, counted, leader_of, migration_case
-from tests.support.waiting import HANGS_S, until
+from tests.support.waiting import HANGS_S, stopped, until, until_still
 from tideline.domain.migration import Phase
 from tideline.gateway.context import ApiKey
 from tideline.gateway.messages import messages
@@ -23,10 +22,10 @@ from tideline.kafka.client import KafkaConnection
 from tideline.stack import Stack
 from tideline.stack.kafka_jars import tool_command
 
-pytestmark = [pytest.mark.integration]
 LEADER, FOLLOWER, STRANGER = 1, 2, 3
 """The topic's replicas are on the first two."""
 HISTORY = 300
+HANGS_MS = int(1000 * HANGS_S)
 EARLIEST = -2
 FETCH, LIST_OFFSETS = 12, 6
 
@@ -37,9 +36,9 @@ def rack(node: int) -> str:
 
 async def _send(stack: Stack, node: int, message: Any) -> Any:
     host, _, port = stack.endpoints.gateways[node].rpartition(":")
-    connection = await KafkaConnection.open(host, int(port), client_id="raw", timeout_ms=10_000)
+    connection = await KafkaConnection.open(host, int(port), client_id="raw", timeout_ms=HANGS_MS)
     try:
-        return await connection.send(message, timeout_ms=30_000)
+        return await connection.send(message, timeout_ms=HANGS_MS)
     finally:
         connection.close()
 
@@ -126,9 +125,7 @@ def librdkafka(case: Case, **config: str) -> list[int]:
 def java(case: Case, **config: str) -> list[int]:
     """The same, by the Java consumer, which has fetch sessions."""
     properties = [
-        part
-        for name, value in config.items()
-        for part in ("--consumer-property", f"{name}={value}")
+        part for name, value in config.items() for part in ("--command-property", f"{name}={value}")
     ]
     ran = subprocess.run(
         tool_command(
@@ -215,8 +212,7 @@ def a_java_consumer(case: Case) -> Iterator[subprocess.Popen[str]]:
     try:
         yield process
     finally:
-        process.terminate()
-        process.wait(30)
+        stopped(process)
 
 
 def test_the_java_consumer_of_a_hybrid_topic_keeps_its_fetch_sessions(stack: Stack) -> None:
@@ -227,7 +223,7 @@ def test_the_java_consumer_of_a_hybrid_topic_keeps_its_fetch_sessions(stack: Sta
         boundaries = case.until_crossed()
         case.until_ready()
         cached = "inkless_gateway_fetch_session_partitions"
-        before = counted(stack, cached)
+        before = until_still("sessions of others", lambda: counted(stack, cached), 1.0)
         with a_java_consumer(case) as consumer:
             assert consumer.stdout is not None
             for _ in range(20 * partitions):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from itertools import count
 
 import pytest
@@ -16,15 +15,13 @@ from kafka import KafkaConsumer, KafkaProducer
 from kio.schema.api_versions.v0.request import ApiVersionsRequest
 from kio.schema.api_versions.v0.response import ApiVersionsResponse
 
-from tests.raw import ask, message
-from tests.support.waiting import HANGS_S, until
-from tideline.demo.patience import Patience
+from tests.harness import CONSOLE_MS, create_topics, delete_topics, killed, until_led
+from tests.support.waiting import HANGS_S, flushed, ran, until
 from tideline.kafka.client import KafkaConnection
 from tideline.stack import Stack
 from tideline.stack.kafka_jars import tool_command
 
 _names = count()
-Delivered = Callable[[object, object], None]
 
 
 @pytest.fixture(scope="module")
@@ -35,29 +32,16 @@ def admin(stack: Stack) -> AdminClient:
 @pytest.fixture
 def topic(stack: Stack, admin: AdminClient) -> Iterator[str]:
     name = f"classic-{next(_names)}-{time.monotonic_ns() % 1_000_000}"
-    for made in admin.create_topics([NewTopic(name, 2, 1)], operation_timeout=20).values():
-        made.result(30)
-    until(
-        f"every gateway to tell the leaders of {name}",
-        lambda: all(has_leaders(gateway, name) for gateway in stack.endpoints.gateways.values()),
-    )
+    create_topics(admin, NewTopic(name, 2, 1))
+    # Until then a Produce with acks=0 is lost without a word.
+    until_led(stack.endpoints.gateways.values(), name, 2)
     yield name
-    admin.delete_topics([name])
+    delete_topics(admin, name)
 
 
 @pytest.fixture
 def bootstrap(stack: Stack) -> str:
     return stack.endpoints.gateway_bootstrap
-
-
-def has_leaders(gateway: str, name: str) -> bool:
-    """Brokers learn of a new topic after its creation is answered, each by itself, and until then
-    a Produce with acks=0 is lost without a word."""
-    asked = message("Metadata", 12, topics=[{"topic_id": None, "name": name}],
-                    allow_auto_topic_creation=False,
-                    include_topic_authorized_operations=False)  # fmt: skip
-    (told,) = ask(gateway, asked).topics
-    return len(told.partitions) == 2 and all(p.leader_id > 0 for p in told.partitions)
 
 
 def produce(bootstrap: str, topic: str, values: list[bytes], **config: object) -> None:
@@ -67,7 +51,7 @@ def produce(bootstrap: str, topic: str, values: list[bytes], **config: object) -
         producer.produce(
             topic, value, key=value[:3], on_delivery=lambda e, _: failures.append(e) if e else None
         )
-    assert producer.flush(30) == 0
+    flushed(producer, 30)
     assert failures == []
 
 
@@ -82,23 +66,26 @@ def consume(bootstrap: str, topic: str, wanted: int, **config: object) -> list[b
     )
     consumer.subscribe([topic])
     found: list[bytes] = []
-    patience = Patience(30)
+
+    def enough() -> bool:
+        for message in consumer.consume(500, 0.2):
+            assert message.error() is None, message.error()
+            found.append(message.value())
+        return len(found) >= wanted
+
     try:
-        while len(found) < wanted and not patience.over:
-            for message in consumer.consume(500, 0.2):
-                assert message.error() is None, message.error()
-                found.append(message.value())
+        until(f"{wanted} records of {topic}", enough, 30)
     finally:
         consumer.close()
     return found
 
 
 def test_clients_see_gateways_in_the_place_of_brokers(stack: Stack, admin: AdminClient) -> None:
-    seen = admin.list_topics(timeout=10)
+    seen = admin.list_topics(timeout=HANGS_S)
     assert {f"{b.host}:{b.port}" for b in seen.brokers.values()} == set(
         stack.endpoints.gateways.values()
     )
-    described = admin.describe_cluster().result(10)
+    described = admin.describe_cluster().result(HANGS_S)
     assert {f"{n.host}:{n.port}" for n in described.nodes} == set(stack.endpoints.gateways.values())
 
 
@@ -171,10 +158,7 @@ def test_an_idempotent_producer_with_five_requests_in_flight(bootstrap: str, top
 
 def test_a_record_of_several_megabytes_passes(admin: AdminClient, bootstrap: str) -> None:
     name = f"large-{time.monotonic_ns()}"
-    for made in admin.create_topics(
-        [NewTopic(name, 1, 1, config={"max.message.bytes": "8000000"})]
-    ).values():
-        made.result(30)
+    create_topics(admin, NewTopic(name, 1, 1, config={"max.message.bytes": "8000000"}))
     value = bytes(range(256)) * 20_000
     produce(bootstrap, name, [value], **{"message.max.bytes": 8_000_000})
     assert consume(bootstrap, name, 1, **{"fetch.message.max.bytes": 8_000_000}) == [value]
@@ -183,15 +167,15 @@ def test_a_record_of_several_megabytes_passes(admin: AdminClient, bootstrap: str
 
 def test_transactions_commit_and_abort(bootstrap: str, topic: str) -> None:
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"tx-{topic}"})
-    producer.init_transactions(20)
+    producer.init_transactions(HANGS_S)
     for value, end in ((b"aborted", "abort"), (b"committed", "commit")):
         producer.begin_transaction()
         producer.produce(topic, value)
-        producer.flush(60)
+        flushed(producer, 60)
         if end == "abort":
-            producer.abort_transaction(20)
+            producer.abort_transaction(HANGS_S)
         else:
-            producer.commit_transaction(20)
+            producer.commit_transaction(HANGS_S)
     assert consume(bootstrap, topic, 1, **{"isolation.level": "read_committed"}) == [b"committed"]
 
 
@@ -207,7 +191,7 @@ def test_kafka_python_produces_and_consumes(bootstrap: str, topic: str) -> None:
     producer = KafkaProducer(bootstrap_servers=bootstrap, acks="all", compression_type="gzip")
     for n in range(100):
         producer.send(topic, b"%03d" % n)
-    producer.flush(60)
+    producer.flush(HANGS_S)
     producer.close()
     consumer = KafkaConsumer(
         topic,
@@ -239,18 +223,15 @@ def test_the_java_console_tools_produce_and_consume(bootstrap: str, topic: str) 
         timeout=HANGS_S,
         capture_output=True,
     )
-    read = subprocess.run(
+    read = ran(
         tool_command(
             "org.apache.kafka.tools.consumer.ConsoleConsumer",
             *("--bootstrap-server", bootstrap, "--topic", topic, "--from-beginning"),
-            *("--max-messages", "50", "--timeout-ms", "30000"),
+            *("--max-messages", "50", "--timeout-ms", CONSOLE_MS),
         ),
         text=True,
-        check=True,
-        timeout=HANGS_S,
-        capture_output=True,
     )
-    assert sorted(read.stdout.split()) == sorted(lines.split())
+    assert sorted(read.stdout.split()) == sorted(lines.split()), read.stderr
 
 
 def test_java_transactions_work(bootstrap: str, topic: str) -> None:
@@ -275,41 +256,29 @@ def test_offsets_are_found_by_time(bootstrap: str, topic: str) -> None:
     producer = Producer({"bootstrap.servers": bootstrap})
     for n in range(10):
         producer.produce(topic, b"x", partition=0, timestamp=first + n)
-    producer.flush(60)
+    flushed(producer, 60)
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "times"})
-    (found,) = consumer.offsets_for_times([TopicPartition(topic, 0, first + 5)], timeout=10)
+    (found,) = consumer.offsets_for_times([TopicPartition(topic, 0, first + 5)], timeout=HANGS_S)
     consumer.close()
     assert found.offset == 5
-
-
-@contextmanager
-def without(stack: Stack, *parts: str) -> Iterator[None]:
-    for part in parts:
-        stack.kill(part, restart=False)
-    try:
-        yield
-    finally:
-        for part in parts:
-            stack.start(part)
 
 
 def test_classic_traffic_needs_neither_postgres_nor_s3(
     stack: Stack, bootstrap: str, topic: str, admin: AdminClient
 ) -> None:
-    with without(stack, "postgres", "s3"):
+    with killed(stack, "postgres", "s3"):
         produce(bootstrap, topic, [b"dark"] * 200, acks="all")
         assert len(consume(bootstrap, topic, 200)) == 200
         producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"dark-{topic}"})
-        producer.init_transactions(20)
+        producer.init_transactions(HANGS_S)
         producer.begin_transaction()
         producer.produce(topic, b"tx")
-        producer.commit_transaction(20)
+        producer.commit_transaction(HANGS_S)
         name = f"dark-{topic}"
-        for made in admin.create_topics([NewTopic(name, 1, 1)]).values():
-            made.result(30)
-        for gone in admin.delete_topics([name]).values():
-            gone.result(30)
+        create_topics(admin, NewTopic(name, 1, 1))
+        delete_topics(admin, name)
         born = NewTopic(name, 1, 1, config={"diskless.enable": "true"})
-        (refused,) = admin.create_topics([born], request_timeout=30).values()
+        (refused,) = admin.create_topics([born], request_timeout=HANGS_S).values()
+        until("the creation to be refused", refused.done, 30)
         with pytest.raises(KafkaException, match="control plane does not answer"):
-            refused.result(40)
+            refused.result()

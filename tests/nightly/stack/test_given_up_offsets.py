@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,10 +15,9 @@ from aiokafka import AIOKafkaConsumer
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
-from tests.support.waiting import HANGS_S, until
+from tests.harness import CONSOLE_MS, LASTING_SESSION, again, create_topics, delete_topics, id_of
+from tests.support.waiting import HANGS_S, WITHIN_S, bounded, flushed, ran, until
 from tests.tiering_now import tier
-from tideline.demo.patience import Patience
-from tideline.demo.topic import topic_id
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.wal_filling import Filled, FillingObject
 from tideline.domain.wal_footer import encode
@@ -59,7 +57,11 @@ class Log:
 
     def listed(self, spec: OffsetSpec) -> int:
         at = TopicPartition(self.name, 0)
-        return int(self.admin.list_offsets({at: spec})[at].result(30).offset)
+        listed = again(
+            f"the {spec} of {self.name}",
+            lambda: self.admin.list_offsets({at: spec})[at].result(HANGS_S),
+        )
+        return int(listed.offset)
 
     def produce(self, timestamp: int) -> None:
         """In small batches, by an idempotent producer."""
@@ -82,8 +84,8 @@ class Log:
                 on_delivery=settled,
             )  # fmt: skip
             if n % 7 == 0:
-                producer.flush(30)
-        assert producer.flush(60) == 0
+                flushed(producer, 30)
+        flushed(producer, 60)
         assert failures == []
 
     def lose(self, offsets: int) -> tuple[int, int]:
@@ -142,8 +144,8 @@ def log(stack: Stack) -> Iterator[Log]:
     admin = AdminClient({"bootstrap.servers": stack.endpoints.gateway_bootstrap})
     name = f"given-up-{time.monotonic_ns() % 1_000_000}"
     configs = {"diskless.enable": "true", "index.interval.bytes": "500"}
-    admin.create_topics([NewTopic(name, 1, 1, config=configs)])[name].result(30)
-    made = Log(stack, name, admin, TopicIdPartition(topic_id(admin, name), 0))
+    create_topics(admin, NewTopic(name, 1, 1, config=configs))
+    made = Log(stack, name, admin, TopicIdPartition(id_of(admin, name), 0))
     try:
         start = now() - 100_000
         made.produce(start)
@@ -153,7 +155,7 @@ def log(stack: Stack) -> Iterator[Log]:
         made.give_up(hole, made.lose(AT_END))
         yield made
     finally:
-        admin.delete_topics([name])[name].result(30)
+        delete_topics(admin, name)
 
 
 def read(log: Log, start: int, count: int, more_s: float = 0.0, **configs: object) -> list[Seen]:
@@ -171,10 +173,12 @@ def read(log: Log, start: int, count: int, more_s: float = 0.0, **configs: objec
             assert message.error() is None, message.error()
             seen.append((message.offset(), message.timestamp()[1], message.value()))  # type: ignore[arg-type]
 
-    patience = Patience(60)
+    def enough() -> bool:
+        take(0.2)
+        return len(seen) >= count
+
     try:
-        while len(seen) < count and not patience.over:
-            take(0.2)
+        until(f"{count} records from {start} on", enough)
         if more_s:
             take(more_s)
     finally:
@@ -184,15 +188,14 @@ def read(log: Log, start: int, count: int, more_s: float = 0.0, **configs: objec
 
 def java(log: Log, *arguments: str) -> list[Seen]:
     """What Kafka's console consumer prints."""
-    done = subprocess.run(
+    done = ran(
         tool_command(
             "org.apache.kafka.tools.consumer.ConsoleConsumer",
             "--bootstrap-server", log.bootstrap, "--topic", log.name,
-            "--max-messages", str(len(log.records)), "--timeout-ms", "30000",
+            "--max-messages", str(len(log.records)), "--timeout-ms", CONSOLE_MS,
             "--formatter-property", "print.offset=true",
             "--formatter-property", "print.timestamp=true", *arguments,
-        ),
-        capture_output=True, timeout=HANGS_S,
+        )
     )  # fmt: skip
     found = []
     for line in done.stdout.splitlines():
@@ -209,7 +212,7 @@ async def aiokafka_reads(log: Log) -> list[Seen]:
     try:
         consumer.assign([at])
         seen: list[Seen] = []
-        async with asyncio.timeout(60):
+        async with bounded("aiokafka to read everything", WITHIN_S):
             while len(seen) < len(log.records):
                 for message in (await consumer.getmany(timeout_ms=200)).get(at, ()):
                     seen.append((message.offset, message.timestamp, message.value))
@@ -235,10 +238,10 @@ def every_offset_of_a_range_leads_to_the_record_behind_it(log: Log) -> None:
 def no_search_by_time_ends_in_a_range(log: Log) -> None:
     consumer = Consumer({"bootstrap.servers": log.bootstrap, "group.id": str(uuid4())})
     times = [log.records[0][1] - 1, *(one[1] + 1 for one in log.records)]
-    found = consumer.offsets_for_times([TopicPartition(log.name, 0, t) for t in times[:1]], 30)
+    found = consumer.offsets_for_times([TopicPartition(log.name, 0, t) for t in times[:1]], HANGS_S)
     assert found[0].offset == log.records[0][0]
     for time_ms in times[PER_PART - 2 : PER_PART + 3]:
-        (answer,) = consumer.offsets_for_times([TopicPartition(log.name, 0, time_ms)], 30)
+        (answer,) = consumer.offsets_for_times([TopicPartition(log.name, 0, time_ms)], HANGS_S)
         assert answer.error is None
         wanted = next((offset for offset, at, _ in log.records if at >= time_ms), -1)
         assert answer.offset == wanted
@@ -251,7 +254,7 @@ async def test_clients_pass_over_empty_batches_in_wal_objects(log: Log) -> None:
     """A group that waits at the end of the log gets on, too, when records come behind it."""
     group = Consumer(
         {"bootstrap.servers": log.bootstrap, "group.id": f"group-of-{log.name}",
-         "auto.offset.reset": "earliest"}
+         "auto.offset.reset": "earliest", **LASTING_SESSION}
     )  # fmt: skip
     group.subscribe([log.name])
     seen: list[int] = []
@@ -292,7 +295,7 @@ def test_records_are_deleted_into_the_middle_of_a_range(log: Log) -> None:
     for base, last in log.given_up:
         middle = (base + last) // 2
         at = TopicPartition(log.name, 0, middle)
-        assert log.admin.delete_records([at])[at].result(30).low_watermark == middle
+        assert log.admin.delete_records([at])[at].result(HANGS_S).low_watermark == middle
         assert log.listed(OffsetSpec.earliest()) == middle
         left = [one for one in log.records if one[0] > middle]
         assert read(log, middle, len(left)) == left

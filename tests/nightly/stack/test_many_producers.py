@@ -3,11 +3,7 @@ judged by what clients did and were told (docs/proof.md)."""
 
 from __future__ import annotations
 
-import asyncio
-
-import pytest
-
-from tests.harness import leader_of, migration_case
+from tests.harness import asked_of, leader_of, migration_case
 from tests.history.operations import TransactionEnd
 from tests.recorder import Recorder
 from tests.support.waiting import until
@@ -15,8 +11,6 @@ from tests.tiering_now import merge, merged_end, split
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.observer import KafkaObserver, OffsetSpec
 from tideline.stack import Stack
-
-pytestmark = [pytest.mark.integration]
 
 RECORD_BYTES = 10_000
 SEGMENT_BYTES = 1_048_576
@@ -63,11 +57,9 @@ def test_what_producers_of_every_kind_were_told_is_read_from_every_tier(stack: S
 def local_start(stack: Stack, topic: str) -> int:
     """The first offset that the leader has on its own disk."""
     leader, _ = leader_of(stack, topic, 0)
-    host, _, port = stack.endpoints.brokers[leader].rpartition(":")
 
-    async def ask() -> int:
-        async with KafkaCluster([(host, int(port))], client_id="local-start") as cluster:
-            asked = KafkaObserver(cluster).offset(topic, 0, OffsetSpec.EARLIEST_LOCAL, node=leader)
-            return (await asked).offset
+    async def start(cluster: KafkaCluster) -> int:
+        asked = KafkaObserver(cluster).offset(topic, 0, OffsetSpec.EARLIEST_LOCAL, node=leader)
+        return (await asked).offset
 
-    return asyncio.run(ask())
+    return asked_of([stack.endpoints.brokers[leader]], start)

@@ -23,8 +23,9 @@ from spark.tiering.merge_partition import MergeOrder, merge_partition
 from spark.tiering.outcomes import Ended
 from spark.tiering.services import FromSettings, Services
 from spark.tiering.split_files import split
+from tests.harness import create_topics
 from tests.integration.dump_log import Dump, finished, start_dump
-from tests.support.waiting import HANGS_S
+from tests.support.waiting import HANGS_S, flushed
 from tests.unit.kafka.segment_batches import CODECS
 from tideline.control_plane.tiering_model import MergedSegmentRow
 from tideline.kafka.batches import iter_batches
@@ -85,9 +86,9 @@ def produce(bootstrap: str, topic: str) -> Produced:
                 on_delivery=partial(produced.delivered, key=key, value=value),
             )  # fmt: skip
         if rnd.random() < 0.05:
-            assert rnd.choice(producers).flush(30) == 0
+            flushed(rnd.choice(producers), 30)
     for producer in producers:
-        assert producer.flush(60) == 0
+        flushed(producer, 60)
     assert produced.failures == []
     return produced
 
@@ -118,7 +119,7 @@ def tiered(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Tiered:
     topic = f"merged-files-{time.monotonic_ns() % 1_000_000}"
     born = NewTopic(topic, 1, 1, config={"diskless.enable": "true"})
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([born])[topic].result(30)
+    create_topics(admin, born)
     produced = produce(bootstrap, topic)
     directory = tmp_path_factory.mktemp("objects")
     settings = JobsSettings.of(stack.environment("jobs"))

@@ -1,0 +1,112 @@
+"""How long a test waits."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from tests import deaths
+from tests.support import waiting
+from tests.support.waiting import bounded, eventually, joined, lasts, lasts_async, until, within
+from tideline.demo import patience
+
+NO_TIME = 0.05
+
+
+@pytest.fixture
+def crowded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten programs want each core."""
+    monkeypatch.setattr(waiting, "Patience", lambda s: patience.Patience(s, crowd=lambda: 10.0))
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody else wants a core."""
+    monkeypatch.setattr(waiting, "Patience", lambda s: patience.Patience(s, crowd=lambda: 0.5))
+
+
+def looks(results: list[object]) -> object:
+    return lambda: results.pop(0) if len(results) > 1 else results[0]
+
+
+def test_what_comes_is_what_was_asked_for() -> None:
+    assert until("it", looks([None, 0, "it"])) == "it"  # type: ignore[arg-type]
+
+
+async def test_a_probe_may_be_a_coroutines_function() -> None:
+    found: list[object] = [None, "it"]
+
+    async def probe() -> object:
+        return found.pop(0)
+
+    assert await eventually("it", probe) == "it"
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_wait_that_is_over_says_for_what_it_was_and_how_long() -> None:
+    with pytest.raises(AssertionError, match="waited 0 s for the lease"):
+        until("the lease", lambda: None, NO_TIME)
+
+
+@pytest.mark.usefixtures("alone")
+async def test_what_is_awaited_is_cancelled_when_its_time_is_over() -> None:
+    never = asyncio.get_running_loop().create_future()
+    with pytest.raises(AssertionError, match="waited 0 s for the answer"):
+        await within("the answer", never, NO_TIME)
+    assert never.cancelled()
+
+
+@pytest.mark.usefixtures("crowded")
+async def test_a_crowd_makes_a_wait_longer() -> None:
+    later = threading.Timer(NO_TIME * 4, lambda: come.set())
+    come = threading.Event()
+    later.start()
+    await eventually("what takes four times as long", come.is_set, NO_TIME)
+    await within("as well", asyncio.sleep(NO_TIME * 4), NO_TIME)
+    joined(later)
+
+
+async def test_an_error_of_what_is_awaited_is_its_own() -> None:
+    async def refused() -> None:
+        raise TimeoutError("by the server")
+
+    with pytest.raises(TimeoutError, match="by the server"):
+        await within("an answer", refused())
+
+
+async def test_a_cancellation_from_outside_stays_one() -> None:
+    async def waits() -> None:
+        async with bounded("what never comes"):
+            await asyncio.get_running_loop().create_future()
+
+    task = asyncio.create_task(waits())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+def test_a_thread_that_has_died_ends_each_wait() -> None:
+    deaths.note("the consumer", "a refusal")
+    try:
+        with pytest.raises(AssertionError, match="the consumer ended by an error: a refusal"):
+            until("what it would have read", lambda: None)
+    finally:
+        deaths.forget()
+
+
+def test_what_does_not_last_is_named_and_what_does_is_looked_at_to_the_end() -> None:
+    seen: list[bool] = []
+    lasts("nothing is sent", lambda: seen.append(True) or True, NO_TIME)
+    assert len(seen) >= 2
+    with pytest.raises(AssertionError, match="nothing is sent"):
+        lasts("nothing is sent", looks([True, False]), NO_TIME)  # type: ignore[arg-type]
+
+
+async def test_what_lasts_is_looked_at_again_once_others_had_a_turn() -> None:
+    done: list[int] = []
+    asyncio.get_running_loop().call_soon(done.append, 1)
+    with pytest.raises(AssertionError, match="nothing is done"):
+        await lasts_async("nothing is done", lambda: not done, 0.0)
