@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 settings.register_profile("same examples", deadline=None, derandomize=True)
 settings.register_profile("other examples", deadline=None, print_blob=True)
 settings.load_profile("same examples")
+# boto3 asks an address of the cloud for credentials where it has none.
+os.environ["AWS_EC2_METADATA_DISABLED"] = "true"
 
 HOME_VARIABLE = "TIDELINE_TEST_HOME"
 """Names the home of a stack to reuse and leave running, for quick turns while developing."""
