@@ -68,7 +68,7 @@ def is_one_of_several(config: pytest.Config) -> bool:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--stacks", type=int, default=2, help="processes that may start an embedded stack"
+        "--stacks", type=int, default=2, help="processes that may have an embedded stack"
     )
 
 

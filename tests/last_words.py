@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import reduce
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -84,10 +85,11 @@ class LastWords:
 
 def _stacks(arguments: Mapping[str, object]) -> Iterator[Stack]:
     for given in arguments.values():
-        case = getattr(given, "case", None)
-        for found in (given, getattr(given, "stack", None), getattr(case, "stack", None)):
-            if isinstance(found, Stack):
-                yield found
+        for path in ((), ("stack",), ("case", "stack")):
+            with suppress(Exception):  # of a fixture's own property
+                found = reduce(getattr, path, given)
+                if isinstance(found, Stack):
+                    yield found
 
 
 def of_witnesses(arguments: Mapping[str, object]) -> Iterator[tuple[str, str]]:
@@ -101,7 +103,15 @@ def of_witnesses(arguments: Mapping[str, object]) -> Iterator[tuple[str, str]]:
 
 
 def of_the_machine() -> str:
-    """How busy it is, who was at work, and how what this process has started stands."""
+    """How busy it is, who was at work, and how what this process has started stands. Never an
+    error."""
+    try:
+        return _of_the_machine()
+    except Exception as error:
+        return f"it is not told: {error!r}"
+
+
+def _of_the_machine() -> str:
     load = ", ".join(f"{of:.1f}" for of in os.getloadavg())
     busy = sorted(psutil.process_iter(["cpu_times", "name"]), key=_cpu_s, reverse=True)[:SHOWN]
     lines = [
@@ -112,7 +122,9 @@ def of_the_machine() -> str:
     for child in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):
             age = time.time() - child.create_time()
-            line = " ".join(child.cmdline())[:WIDTH]
+            line = child.name()
+            with suppress(psutil.Error):  # one that has ended has none
+                line = " ".join(child.cmdline())[:WIDTH]
             lines.append(f"{child.pid} {child.status()} for {age:.0f} s: {line}")
     return "\n".join(lines)
 

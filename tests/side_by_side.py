@@ -18,8 +18,11 @@ WITH_A_STACK = (
     "tests/integration/",
     "tests/nightly/airflow/",
     "tests/nightly/faults/",
+    "tests/nightly/fuzz/",
+    "tests/nightly/own_stack/",
     "tests/nightly/stack/",
 )
+"""The run's, or one of their own beside it."""
 LONG = (
     "tests/nightly/airflow/test_dags.py",
     "tests/nightly/stack/test_standalone_cluster.py",
@@ -31,13 +34,15 @@ FROM_THE_END = 1
 def next_file(files: Collection[str], process: int, processes: int, stacks: int) -> str | None:
     """The file that ``process`` of ``processes``, counted from zero, takes next out of ``files``,
     which are in their order; ``None``: nothing is left for it. One that takes the place of a
-    process that has died, whose number is beyond theirs, may start a stack for what is left."""
+    process that has died, whose number is beyond theirs, does at last what needs a stack."""
     with_a_stack = sorted(filter(needs_a_stack, files), key=lambda file: file not in LONG)
     if process == FROM_THE_END:
         with_a_stack.reverse()
     if stacks <= process < processes:
         with_a_stack = []
     without = [file for file in files if not needs_a_stack(file)]
+    if process >= processes:
+        return next(iter([*without, *with_a_stack]), None)
     return next(iter([*with_a_stack, *without]), None)
 
 

@@ -13,7 +13,6 @@ from tests.clients.serving import (
     FETCH_MIN_BYTES,
     POLL_S,
     RECORDS_PER_SECOND,
-    SESSION_MS,
     Loop,
     Stoppable,
     connections,
@@ -80,8 +79,6 @@ class KafkaPython:
             enable_auto_commit=False,
             fetch_min_bytes=FETCH_MIN_BYTES,
             fetch_max_wait_ms=FETCH_MAX_WAIT_MS,
-            session_timeout_ms=SESSION_MS,
-            max_poll_interval_ms=SESSION_MS,
             **self._connection(name),
         )
         return Reader(name, consumer).start()

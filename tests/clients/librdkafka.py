@@ -12,7 +12,6 @@ from tests.clients.serving import (
     FETCH_MIN_BYTES,
     POLL_S,
     RECORDS_PER_SECOND,
-    SESSION_MS,
     Loop,
     Stoppable,
     connections,
@@ -82,11 +81,9 @@ class Librdkafka:
         return {**self._connection(name), "log_level": 2}
 
     def open(self, name: str, group: str, protocol: str, isolation: str, topic: str) -> Stoppable:
-        session = {"session.timeout.ms": SESSION_MS} if protocol == "classic" else {}
         consumer = Consumer(
             {
                 **self._common(name),
-                **session,
                 "group.id": group,
                 "group.protocol": protocol,
                 "isolation.level": isolation,

@@ -17,10 +17,6 @@ FETCH_MIN_BYTES = 16_384
 broker waits for it. A fetch and a commit for every record kept both cores busy for minutes."""
 FETCH_MAX_WAIT_MS = 500
 """As most of the libraries have it by themselves."""
-SESSION_MS = 300_000
-"""Of each member of a classic group: one whose program gets no core for the 45 s that libraries
-have by themselves would lose its partitions, and records would be read twice. The other protocol
-has it from the brokers."""
 POLL_S = 0.5
 """How long a consumer waits for records before it looks whether it is to end."""
 _printing = threading.Lock()

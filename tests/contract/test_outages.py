@@ -35,7 +35,7 @@ async def test_an_outage_is_reported_in_time_and_ends_by_itself(
 ) -> None:
     settings = database.settings(postgres_connect_timeout_ms=300)
     async with connect(settings, application_name="test") as plane:
-        await identity_once_it_answers(plane, 20)
+        await identity_once_it_answers(plane, 20, but=ControlPlaneUnavailable)
         postgres_server.stop()
         try:
             for _ in range(2):
@@ -44,7 +44,7 @@ async def test_an_outage_is_reported_in_time_and_ends_by_itself(
                         await plane.identity()
         finally:
             postgres_server.start()
-        await identity_once_it_answers(plane, 20)
+        await identity_once_it_answers(plane, 20, but=ControlPlaneUnavailable)
 
 
 async def test_connecting_while_postgres_is_down_fails_in_the_calls_only(

@@ -30,7 +30,7 @@ from confluent_kafka.admin import (
 )
 from kafka import KafkaProducer
 
-from tests.harness import create_topics, delete_topics, described, id_of, until_taken
+from tests.harness import delete_topics, described, id_of, until_taken
 from tests.support.waiting import HANGS_S, WITHIN_S, eventually, flushed, ran, until
 from tideline import control_plane
 from tideline.kafka.client import KafkaCluster
@@ -65,7 +65,8 @@ def born(admin: AdminClient, name: str) -> Iterator[str]:
 
 def create(admin: AdminClient, name: str, partitions: int = 1, **configs: str) -> None:
     settings = {key.replace("_", "."): value for key, value in configs.items()}
-    create_topics(admin, NewTopic(name, partitions, 1, config=settings))
+    (made,) = admin.create_topics([NewTopic(name, partitions, 1, config=settings)]).values()
+    made.result(HANGS_S)
     until(f"{name} to have leaders", lambda: has_leaders(admin, name, partitions))
 
 

@@ -42,7 +42,7 @@ class Wait:
     def __init__(self, what: str, seconds: float) -> None:
         self.what, self._most = what, max(seconds, HANGS_S)
         self._patience, self._began = Patience(seconds), time.monotonic()
-        self._looked = self._began
+        self._looked, self._last_look = self._began, False
 
     @property
     def waited(self) -> float:
@@ -61,18 +61,19 @@ class Wait:
     @property
     def slowness(self) -> float:
         """Seconds of the clock for each that has counted: 1 where there is a core for everybody."""
+        _ = self._patience.over  # counts until now
         counted = self._patience.seconds - self._patience._left
         return max(1.0, self.waited / counted) if counted > 0 else 1.0
 
-    def failure(self) -> AssertionError:
-        """What is raised when it is over."""
-        return AssertionError(f"waited {self.waited:.0f} s for {self.what}")
-
     def check(self) -> None:
-        """Raises ``AssertionError`` when it is over, or when what the test began has died."""
+        """Between two looks at what is awaited: raises ``AssertionError`` when it is over, or when
+        what the test began has died. A process that itself got no core may have looked long ago, so
+        there is one more look when it is over."""
         deaths.check()
         if self.over:
-            raise self.failure()
+            if self._last_look:
+                raise AssertionError(f"waited {self.waited:.0f} s for {self.what}")
+            self._last_look = True
 
     def pause(self) -> None:
         """Before the next look, which costs what is asked as well: the longer it has lasted the

@@ -46,8 +46,9 @@ def test_what_the_rule_names_is_there() -> None:
     assert all(any(Path(folder).glob("test_*.py")) for folder in WITH_A_STACK)
 
 
-def test_one_that_takes_the_place_of_a_process_that_died_may_start_a_stack() -> None:
-    assert next_file(FILES, 3, 3, 1) == "tests/nightly/airflow/test_c.py"
+def test_one_that_takes_the_place_of_a_process_that_died_starts_a_stack_at_last() -> None:
+    assert next_file(FILES, 3, 3, 1) == "tests/unit/test_a.py"
+    assert next_file(FILES[2:], 3, 3, 1) == "tests/nightly/airflow/test_c.py"
 
 
 @pytest.mark.parametrize("processes", [1, 2, 3, 4])

@@ -22,7 +22,6 @@ import (
 const (
 	timeout = 300 * time.Second // tests/clients/driving.py waits as the machine allows
 	pace    = 250 * time.Millisecond
-	session = 300 * time.Second // tests/clients/serving.py says why
 )
 
 var printing sync.Mutex
@@ -118,8 +117,6 @@ func open(name, group, protocol, isolation, topic string) (running, error) {
 	if protocol == "consumer" {
 		options = append(options, kgo.WithContext(context.WithValue(
 			context.Background(), "opt_in_kafka_next_gen_balancer_beta", true)))
-	} else {
-		options = append(options, kgo.SessionTimeout(session))
 	}
 	client, err := connect(name, options...)
 	if err != nil {

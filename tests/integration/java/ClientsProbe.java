@@ -121,14 +121,10 @@ public class ClientsProbe {
 
         Reader(String name, String group, String protocol, String isolation, String topic) {
             super(name);
-            Properties properties = properties(
+            consumer = new KafkaConsumer<>(properties(
                 name, "group.id", group, "group.protocol", protocol, "isolation.level", isolation,
                 "auto.offset.reset", "earliest", "enable.auto.commit", "false",
-                "fetch.min.bytes", "16384", "fetch.max.wait.ms", "500");
-            if (protocol.equals("classic")) {
-                properties.put("session.timeout.ms", "300000");
-            }
-            consumer = new KafkaConsumer<>(properties);
+                "fetch.min.bytes", "16384", "fetch.max.wait.ms", "500"));
             consumer.subscribe(List.of(topic));
             begin();
         }

@@ -177,7 +177,6 @@ class Load:
         goes to whom it was handed over to."""
         given_up = False
         while not self.stopping.is_set():
-            wait = Wait("the admin client", LOOK_S / 2)
             try:
                 self._admin.list_topics(timeout=LOOK_S)
                 self._admin.describe_cluster(request_timeout=LOOK_S).result()
@@ -185,8 +184,6 @@ class Load:
             except KafkaException as error:
                 if error.args[0].code() not in GIVEN_UP:
                     raise
-                if error.args[0].code() == KafkaError._TIMED_OUT and not wait.over:
-                    continue  # each core was wanted by two programs all the while
                 if given_up or error.args[0].code() == KafkaError._TIMED_OUT:
                     self.unanswered.append(str(error))
                 else:

@@ -6,7 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.waiting import HANGS_S, exited
+import pytest
+
+from tests.support.waiting import HANGS_S, exited, stopped
+
+pytestmark = pytest.mark.timeout(1800)
 
 FRAMES = 1_000_000
 SEED = 2
@@ -24,6 +28,5 @@ def test_a_gateway_keeps_its_promises_among_hostile_clients(tmp_path: Path) -> N
         try:
             code = exited(attacking, "the attack", AT_MOST_S + HANGS_S)
         finally:
-            attacking.terminate()  # takes its stack down
-            attacking.wait()
+            stopped(attacking)  # and its stack
     assert code == 0, written.read_text()

@@ -83,9 +83,10 @@ async def test_strangers_give_way_and_those_who_have_shown_themselves_stay(
 async def test_a_connection_without_a_complete_request_is_closed_in_time_and_others_stay(
     broker: FakeBroker,
 ) -> None:
-    async with gateway(broker) as under_test:
+    async with gateway(broker, gateway_first_request_ms="50000") as under_test:
         known = await under_test.connect()
         await answers(known)
+        assert under_test.server._door._first_request_s == 50.0
         under_test.server._door._first_request_s = 1.0
         begun = asyncio.get_running_loop().time()
         with capture_logs() as logs:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ConnectionClosedError, ReadTimeoutError
 
-from tests.support.waiting import Wait, bounded, set_within
+from tests.support.waiting import bounded, set_within
 from tests.unit.object_store.scripted_server import (
     Peer,
     ScriptedServer,
@@ -251,8 +251,6 @@ async def test_an_address_that_does_not_answer_does_not_hide_the_next_one(
 
         monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", both)
         s3.url = f"http://localhost:{port}"
-        async with opened(s3) as store:
-            wait = Wait("the other address", ONCE.connect_timeout_s)
+        async with opened(s3) as store, bounded("the other one", ONCE.connect_timeout_s):
             await store.put("k", b"x")
-            wait.check()
     assert len(s3.calls) == 1
