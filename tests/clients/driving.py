@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests import deaths
-from tests.support.waiting import HANGS_S, Wait, joined, stopped
+from tests.support.waiting import HANGS_S, joined, stopped, until
 from tideline.stack.kafka_jars import SOURCES, libraries, tool_command
 
 INTEGRATION = Path(__file__).parents[1] / "integration"
@@ -67,10 +67,8 @@ class Program:
         """Tell it a command; its answer, which may be a refusal of a broker, not a failure."""
         assert self._process.stdin is not None
         print(*words, file=self._process.stdin, flush=True)
-        wait = Wait(f"the answer to {' '.join(words)}", ANSWERS_WITHIN_S)
-        while self._answers.empty():
-            wait.check()
-            wait.pause()
+        said = f"the answer to {' '.join(words)}"
+        until(said, lambda: not self._answers.empty(), ANSWERS_WITHIN_S)
         answer = self._answers.get()
         assert not answer.startswith("failed"), (words, answer)
         return answer

@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient, PartitionMetadata
 
 from tests.asked import Places, Told, expected, request, told
 from tests.harness import again, delete_topics, until_led
-from tests.nightly.stack.test_gateway_diskless_migration import Migration
+from tests.integration.migration_by_hand import Migration
 from tests.raw import ask
 from tests.support.waiting import HANGS_S, until
 from tests.unit.gateway.fakes import record_batch

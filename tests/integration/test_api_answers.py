@@ -15,17 +15,19 @@ from typing import Any, TypeVar
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from kio.schema.api_versions.v0.request import ApiVersionsRequest
+from kio.schema.api_versions.v0.response import ApiVersionsResponse
 from kio.schema.errors import ErrorCode
 
 from infra.apis_page import offered_up_to
 from tests.harness import Case, asked_of, leader_of, migration_case
 from tests.integration.test_answers import settle_coordinators
-from tests.nightly.stack.test_gateway_classic import offered
 from tests.raw import TRANSACTION, Doors, ask, doors
 from tests.support.waiting import HANGS_S, flushed, until
 from tideline.domain.api_answers import BROKER_HIGHEST, WITH_A_PLUGIN
 from tideline.domain.migration import Phase
 from tideline.gateway.messages import messages
+from tideline.kafka.client import KafkaConnection
 from tideline.kafka.observer import KafkaObserver, PartitionLayout
 from tideline.stack import Stack
 from tideline.stack.kafka_jars import tool_command
@@ -44,6 +46,18 @@ def hybrid(stack: Stack) -> Iterator[Case]:
         case.until_ready()
         case.write(WRITTEN, "suffix")
         yield case
+
+
+async def offered(address: str) -> dict[int, tuple[int, int]]:
+    """Lowest and highest version by API key."""
+    host, _, port = address.rpartition(":")
+    connection = await KafkaConnection.open(host, int(port))
+    try:
+        answer = await connection.send(ApiVersionsRequest())
+    finally:
+        connection.close()
+    assert isinstance(answer, ApiVersionsResponse)
+    return {int(a.api_key): (int(a.min_version), int(a.max_version)) for a in answer.api_keys}
 
 
 def test_what_is_offered_is_what_the_page_says(stack: Stack) -> None:

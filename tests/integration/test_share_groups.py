@@ -15,6 +15,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from tests.harness import delete_topics
+from tests.integration.migration_by_hand import Migration
 from tests.integration.test_answers import (
     RECORDS,
     STATES,
@@ -23,7 +24,6 @@ from tests.integration.test_answers import (
     settle_coordinators,
 )
 from tests.integration.test_passed_apis import EVERY, OK, by_both, member_of_a_group_by_heartbeats
-from tests.nightly.stack.test_gateway_diskless_migration import Migration
 from tests.raw import Doors, doors
 from tests.support.waiting import until
 from tideline.domain.answers import Role, State

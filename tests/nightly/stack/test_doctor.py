@@ -1,5 +1,4 @@
-"""``tideline doctor`` and the pages of gateways on the embedded stack: whole, and with one part
-that is wrong."""
+"""``tideline doctor`` and the pages of gateways on the stack, with one part that is away."""
 
 from __future__ import annotations
 

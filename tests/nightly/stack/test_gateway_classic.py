@@ -12,12 +12,10 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaConsumer, KafkaProducer
-from kio.schema.api_versions.v0.request import ApiVersionsRequest
-from kio.schema.api_versions.v0.response import ApiVersionsResponse
 
 from tests.harness import CONSOLE_MS, create_topics, delete_topics, killed, until_led
+from tests.integration.test_api_answers import offered
 from tests.support.waiting import HANGS_S, flushed, ran, until
-from tideline.kafka.client import KafkaConnection
 from tideline.stack import Stack
 from tideline.stack.kafka_jars import tool_command
 
@@ -91,18 +89,6 @@ def test_clients_see_gateways_in_the_place_of_brokers(stack: Stack, admin: Admin
 
 BETWEEN_BROKERS = set(range(83, 88))
 """The state of share groups, for which brokers ask each other."""
-
-
-async def offered(address: str) -> dict[int, tuple[int, int]]:
-    """Lowest and highest version by API key."""
-    host, _, port = address.rpartition(":")
-    connection = await KafkaConnection.open(host, int(port))
-    try:
-        answer = await connection.send(ApiVersionsRequest())
-    finally:
-        connection.close()
-    assert isinstance(answer, ApiVersionsResponse)
-    return {int(a.api_key): (int(a.min_version), int(a.max_version)) for a in answer.api_keys}
 
 
 async def test_clients_are_offered_all_that_a_stock_broker_has_for_them(stack: Stack) -> None:
