@@ -142,6 +142,7 @@ def _reset(world: World, fault: Fault) -> None:
 
 
 def _double_for_ever(world: World, fault: Fault) -> None:
+    world.left.add(int(fault.who[7:]))
     world.doubles[int(fault.who[7:])].start()
 
 

@@ -9,6 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextvars import Context
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
@@ -27,9 +28,10 @@ from tests.simulation.clients import Consumer, History, Producer, Style
 from tests.simulation.faults import PRODUCERS, Fault, pace_of, schedule
 from tests.simulation.gateways import Gateway, Surroundings
 from tests.simulation.kafka import Kafka
-from tests.simulation.loop import Process, deterministic
+from tests.simulation.loop import Process, current, deterministic
 from tests.simulation.migration import Driver, Worker
 from tests.simulation.network import BoundSocket, NetworkAcceptor, NetworkedLoop
+from tideline.gateway.tracking import lease
 from tideline.gateway.transport import listener
 
 TOPIC, PARTITIONS = "orders", 2
@@ -40,6 +42,8 @@ CONSUMERS = ((False, 0), (True, 0), (False, 1))
 """Whether by topic id, and of which partition."""
 CALM_S = 30.0
 """How long after the last fault everything may take to come to rest."""
+HEARD_S = 1.0
+"""From an alert until an operator has done what it asks for."""
 LOOKS = 30
 """At the bucket, spread over the load; and before and after each fault."""
 BOUNDS = Bounds(stale=inf, answer=15.0, progress=25.0, sent=0.0)
@@ -70,6 +74,33 @@ class Result:
         return "\n".join(lines)
 
 
+class Operator:
+    """In the place of ``inkless_gateway_id_held``, as whoever hears the alert on it: of two
+    processes, of which the second one has the id and clients are told of the first, which waits,
+    stops the second. Goes by what the gateway says and by nothing else, and does nothing while the
+    first has the id, or where a fault ends the second."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._held: dict[str, float] = {}
+
+    def set(self, value: float) -> None:
+        """The process whose code runs says so."""
+        name = current().name
+        self._held[name] = value
+        if value and name.startswith("gateway"):
+            self._world.loop.call_later(HEARD_S, self._look, name, context=Context())
+
+    def _look(self, name: str) -> None:
+        number = int(name[7:])
+        twin = self._world.doubles[number]
+        holder = self._world.around.plane.gateways.registered[number].address
+        if self._held[name] and number in self._world.left and holder == f"{twin.name}:{PORT}":
+            self._world.left.remove(number)
+            self._world.history.note(f"an operator stops {twin.name}, which has {name}'s id")
+            twin.kill(lose_disk=True)
+
+
 class World:
     """Everything of one run."""
 
@@ -87,6 +118,8 @@ class World:
         peers = ",".join(f"{n}=gateway{n}:{PORT}" for n in NODES)
         self.gateways = {n: Gateway(self.around, f"gateway{n}", n, peers) for n in NODES}
         self.doubles = {n: Gateway(self.around, f"twin{n}", n, peers) for n in NODES}
+        self.left: set[int] = set()
+        """Whose double no fault ends."""
         self.worker = Worker(self.around, self.kafka, "worker")
         self.driver = Driver(self.around, self.worker, TOPIC)
         self.producers: list[Producer] = []
@@ -281,6 +314,7 @@ def simulate(
             stack.enter_context(planted)
         stack.enter_context(family.around())
         world = family.world(loop, seed, home)
+        stack.enter_context(patch.object(lease, "ID_HELD", Operator(world)))
         stack.callback(loop.finish)
         stack.enter_context(world.driver.temporal.in_place())
         loop.run_until_complete(world.play(chosen))
