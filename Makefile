@@ -115,11 +115,11 @@ CORES := $(shell nproc 2>/dev/null || echo 2)
 SIDE_BY_SIDE := -n $(shell echo $$(( $(CORES) < 3 ? $(CORES) + 1 : 4 ))) --dist loadfile --no-loadscope-reorder
 
 .PHONY: test
-test: $(STAMP) ## what CI runs: all but tests/nightly, in three processes, one with an embedded stack
+test: $(STAMP) ## what CI runs: all but tests/nightly, on one embedded stack
 	@$(BIN)/pytest $(SIDE_BY_SIDE) --stacks 1 $(PYTEST_FLAGS)
 
 .PHONY: test-all
-test-all: $(STAMP) ## that and tests/nightly, in three processes, two with an embedded stack
+test-all: $(STAMP) ## that and tests/nightly, where two processes have embedded stacks
 	@$(BIN)/pytest tests $(SIDE_BY_SIDE) --stacks 2 --hypothesis-profile "other examples" $(PYTEST_FLAGS)
 
 .PHONY: test-unit
