@@ -10,14 +10,15 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
-from tests.contract.workflows.world import World
+from tests.contract.workflows.conftest import world
 from tideline.control_plane.memory import MemoryControlPlane
 from tideline.control_plane.plane import ControlPlane
+
+__all__ = ["world"]
 
 # Airflow reads these when it is first imported.
 os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="tideline-airflow-unit-")
@@ -29,12 +30,6 @@ atexit.register(shutil.rmtree, os.environ["AIRFLOW_HOME"], ignore_errors=True)
 def temporal(skipping: WorkflowEnvironment) -> WorkflowEnvironment:
     """Temporal's test server. Its clock may be ahead of ours: other tests have waited."""
     return skipping
-
-
-@pytest.fixture
-def world() -> World:
-    """A topic of one partition, under a name of its own."""
-    return World(topic=f"orders-{uuid4().hex[:8]}")
 
 
 @pytest.fixture(autouse=True)
