@@ -143,6 +143,7 @@ struct Library {
 
 // SAFETY: functions, and a table of functions that nothing changes.
 unsafe impl Send for Library {}
+// SAFETY: the same.
 unsafe impl Sync for Library {}
 
 static LIBRARY: OnceLock<Library> = OnceLock::new();
@@ -284,6 +285,7 @@ pub struct Context {
 
 // SAFETY: OpenSSL counts references by atomic operations; sessions only read the rest.
 unsafe impl Send for Context {}
+// SAFETY: the same.
 unsafe impl Sync for Context {}
 
 impl Drop for Context {
@@ -537,6 +539,7 @@ impl Session {
         if code == X509_V_OK || self.is_shaken {
             return format!("TLS: {words}");
         }
+        // SAFETY: OpenSSL's own text, which it never frees.
         let why = unsafe { text((own.call.X509_verify_cert_error_string)(code)) };
         match &self.name {
             Some(name) if NAME_MISMATCHES.contains(&code) => {
