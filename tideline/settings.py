@@ -15,6 +15,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, SupportsIndex, TypeVar, get_args
+from urllib.parse import urlsplit
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
@@ -54,9 +55,24 @@ def _settings_file() -> Path | None:
     return embedded if embedded.is_file() else None
 
 
+HTTP = ("http", "https")
+LOGIN_IN_A_PLACE = (
+    "has a user or a password in it, which would be shown wherever the place is named: leave them "
+    "out; logins have settings of their own"
+)
+
+
+def _without_login(value: str) -> str:
+    """A place is printed, logged and written into reports: a part of it that is secret is refused,
+    and is not in the refusal."""
+    if "@" in value:
+        raise ValueError(LOGIN_IN_A_PLACE)
+    return value
+
+
 def _address(value: str) -> tuple[str, int]:
-    host, colon, port = value.rpartition(":")
-    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
+    host, colon, port = _without_login(value).rpartition(":")
+    if not colon or not host or "/" in host or not port.isdigit() or not 0 < int(port) < 65536:
         raise ValueError(
             f"{value!r} is not an address: write host:port, for example 127.0.0.1:9092"
         )
@@ -85,6 +101,52 @@ def _parses(secret: SecretStr) -> SecretStr:
 
 ConnectionString = Annotated[SecretStr, AfterValidator(_parses)]
 
+
+def _http_url(value: str, shown: str = "") -> str:
+    """Of http or https, and its path may have an ``@``. ``shown``: what a refusal calls it, if not
+    by its name."""
+    try:
+        url = urlsplit(value)
+        is_one = url.scheme in HTTP and bool(url.hostname) and url.port != 0
+    except ValueError:
+        is_one = False
+    _without_login(url.netloc if is_one else value)
+    if not is_one:
+        raise ValueError(
+            f"{shown or repr(value)} is no URL: write https://host, or http://host:port"
+        )
+    return value
+
+
+def _secret_url(secret: SecretStr) -> SecretStr:
+    _http_url(secret.get_secret_value(), shown="this")
+    return secret
+
+
+def _fetched_from(value: str) -> str:
+    """Of any scheme, comma separated. What stands before an ``@`` may be no login
+    (``abfss://container@account``), unless a password goes with it."""
+    for part in value.split(","):
+        try:
+            url = urlsplit(part.strip())
+            is_login = url.password is not None or (url.scheme in HTTP and "@" in url.netloc)
+            is_odd = url.port == 0
+        except ValueError:
+            is_login, is_odd = False, True
+        if is_login or (is_odd and "@" in part):
+            raise ValueError(LOGIN_IN_A_PLACE)
+    return value
+
+
+Url = Annotated[str, AfterValidator(_http_url)]
+"""Of http or https."""
+SecretUrl = Annotated[SecretStr, AfterValidator(_secret_url)]
+"""The same of one whose path lets in whoever knows it."""
+Address = Annotated[str, AfterValidator(_without_login)]
+"""host:port, as whoever connects there reads it."""
+Locations = Annotated[str, AfterValidator(_fetched_from)]
+"""Paths and URLs that Spark fetches."""
+
 EventLoop = Literal["uvloop", "asyncio"]
 """Values of ``TIDELINE_GATEWAY_EVENT_LOOP``."""
 Transport = Literal["python", "native"]
@@ -110,7 +172,7 @@ class _Base(BaseSettings):
 class ObjectStoreSettings(_Base):
     """The object store that holds WAL objects (any S3)."""
 
-    s3_endpoint: str | None = Field(None, description="URL of the S3 server; unset: AWS")
+    s3_endpoint: Url | None = Field(None, description="URL of the S3 server; unset: AWS")
     s3_region: str = Field("us-east-1", description="region that requests are signed for")
     s3_bucket: str = Field("tideline-diskless", description="bucket of WAL objects")
     s3_prefix: str = Field(
@@ -411,7 +473,7 @@ class GatewaySettings(
             return value
         peers = {}
         for entry in filter(None, (part.strip() for part in value.split(","))):
-            node, equals, address = entry.partition("=")
+            node, equals, address = _without_login(entry).partition("=")
             if not equals or not node.isdigit():
                 raise ValueError(f"{entry!r} is not a peer: write node-id=host:port")
             peers[int(node)] = _address(address)
@@ -449,10 +511,10 @@ class GatewaySettings(
 class TemporalSettings(_Base):
     """Where the workflows run."""
 
-    temporal_address: str = Field("127.0.0.1:7233", description="host:port of the frontend")
+    temporal_address: Address = Field("127.0.0.1:7233", description="host:port of the frontend")
     temporal_namespace: str = Field("default", description="namespace of the workflows")
     temporal_task_queue: str = Field("tideline", description="task queue of the worker")
-    temporal_ui: str | None = Field(None, description="base URL of the Temporal UI")
+    temporal_ui: Url | None = Field(None, description="base URL of the Temporal UI")
 
 
 class KafkaSettings(KafkaSecuritySettings):
@@ -838,11 +900,12 @@ class AirflowSettings(ScheduleSettings):
         description="the same of every task that is no job; what is waited for in the triggerer, "
         "or for a person, does not count",
     )
-    airflow_spark_ui: str | None = Field(
+    airflow_spark_ui: Url | None = Field(
         None, description="base URL of Spark's history server, for the button of a job's task"
     )
-    airflow_alert_url: str | None = Field(
-        None, description="alerts are also posted here, as JSON with a line `text`; unset: logged"
+    airflow_alert_url: SecretUrl | None = Field(
+        None,
+        description="URL that alerts are also posted to, as JSON with a line `text`; unset: logged",
     )
     airflow_temporal_patience_ms: int = Field(
         60_000,
@@ -855,23 +918,24 @@ class AirflowSettings(ScheduleSettings):
         description="settings file of the jobs' role, where the driver runs; given to it as "
         "TIDELINE_CONFIG",
     )
-    airflow_spark_archive: str | None = Field(
+    airflow_spark_archive: Locations | None = Field(
         None,
-        description="what `make spark-env` made, as Spark may fetch it (hdfs:///…, s3a://…, a "
-        "path); executors unpack it and use its Python",
+        description="what `make spark-env` made, as Spark may fetch it: a URL (hdfs:///…, "
+        "s3a://…) or a path; executors unpack it and use its Python",
     )
     airflow_spark_environment: str | None = Field(
         None,
         description="where the same lies unpacked on executors, and on the driver of deploy mode "
         "cluster; unset: /opt/tideline on Kubernetes and for a driver of a standalone cluster",
     )
-    airflow_spark_application: str | None = Field(
+    airflow_spark_application: Locations | None = Field(
         None,
         description="tideline_job.py where the driver runs, or its URL; unset: that of this "
         "installation or, where that is not on the driver's machine, of the environment",
     )
-    airflow_spark_files: str | None = Field(
-        None, description="for spark-submit's --files, such as the settings file on YARN"
+    airflow_spark_files: Locations | None = Field(
+        None,
+        description="paths or URLs for spark-submit's --files, such as the settings file on YARN",
     )
     airflow_spark_conf: Annotated[dict[str, str], NoDecode] = Field(
         {},

@@ -5,10 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pydantic_settings import BaseSettings
 
-from infra.settings_page import render
+from infra.settings_page import CLASSES, render
 from tideline.errors import UsageError
-from tideline.settings import GatewaySettings, KafkaSettings, load
+from tideline.settings import (
+    AirflowSettings,
+    GatewaySettings,
+    KafkaSettings,
+    ObjectStoreSettings,
+    load,
+)
 
 GATEWAY = {
     "TIDELINE_POSTGRES_DSN": "host=127.0.0.1",
@@ -56,3 +63,72 @@ def test_the_environment_wins_over_the_file(
     assert load(KafkaSettings).kafka_bootstrap == (("file", 1),)
     monkeypatch.setenv("TIDELINE_KAFKA_BOOTSTRAP", "environment:2")
     assert load(KafkaSettings).kafka_bootstrap == (("environment", 2),)
+
+
+LOGIN = "someone:open-sesame@"
+WITH_A_LOGIN = {
+    "host:port": [f"{LOGIN}host:1", f"SASL_SSL://{LOGIN}host:1", f"1={LOGIN}host:1"],
+    "URL": [
+        f"https://{LOGIN}host:1/x",
+        f"s3a://{LOGIN}host/x",
+        "http://someone:open-sesame/x@host",
+    ],
+}
+"""By what a setting's description calls its value."""
+
+
+def places() -> list[tuple[type[BaseSettings], str, str]]:
+    """Every setting that says where something is."""
+    return sorted(
+        {
+            (kind, name, value)
+            for kind in CLASSES
+            for name, field in kind.model_fields.items()
+            for called, values in WITH_A_LOGIN.items()
+            if called in str(field.description)
+            for value in values
+        },
+        key=lambda place: (place[0].__name__, *place[1:]),
+    )
+
+
+def test_there_are_settings_that_say_where_something_is() -> None:
+    named = {name for _, name, _ in places()}
+    assert named >= {
+        "s3_endpoint", "temporal_ui", "temporal_address", "kafka_bootstrap", "gateway_peers",
+        "verify_bootstrap", "airflow_alert_url", "airflow_spark_ui", "airflow_spark_archive",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "name", "value"), places())
+def test_a_place_with_a_password_in_it_is_refused_and_not_shown(
+    kind: type[BaseSettings], name: str, value: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Places are printed, by the doctor and in errors, and written into reports and links."""
+    monkeypatch.setenv("TIDELINE_HOME", str(tmp_path))
+    monkeypatch.setenv(f"TIDELINE_{name.upper()}", value)
+    with pytest.raises(UsageError, match=f"TIDELINE_{name.upper()}: .*password") as refused:
+        load(kind)
+    assert "open-sesame" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:18333", "https://s3.example.com/one", "http://[::1]:9"]
+)
+def test_a_url_without_one_is_taken_as_it_is(url: str) -> None:
+    assert ObjectStoreSettings(s3_endpoint=url).s3_endpoint == url
+
+
+@pytest.mark.parametrize("wrong", ["s3.example.com", "127.0.0.1:9000", "ftp://host", "http://"])
+def test_what_is_no_url_is_named_with_the_right_form(
+    wrong: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TIDELINE_HOME", str(tmp_path))
+    monkeypatch.setenv("TIDELINE_S3_ENDPOINT", wrong)
+    with pytest.raises(UsageError, match=r"TIDELINE_S3_ENDPOINT: '.*' is no URL: write https://"):
+        load(ObjectStoreSettings)
+
+
+def test_a_container_of_a_store_may_be_named_before_its_account() -> None:
+    archive = "abfss://container@account.dfs.core.windows.net/tideline.tar.gz"
+    assert AirflowSettings(airflow_spark_archive=archive).airflow_spark_archive == archive

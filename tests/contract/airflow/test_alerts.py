@@ -12,6 +12,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from tideline.airflow.alerts import deadline_missed, task_failed
+from tideline.errors import UsageError
+from tideline.settings import AirflowSettings, load
 
 
 @pytest.fixture
@@ -48,11 +50,21 @@ def test_a_failed_task_is_told_in_its_own_words(posted: list[dict[str, str]]) ->
     assert posted[0]["text"] == "tideline_gc.gc, run r: gc: S3 at x: refused"
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1:1/", "file:///etc/passwd", "chat"])
-def test_an_alert_that_cannot_be_posted_is_logged(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TIDELINE_AIRFLOW_ALERT_URL", url)
+def test_an_alert_that_cannot_be_posted_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever reads the log does not learn where he could post himself."""
+    monkeypatch.setenv("TIDELINE_AIRFLOW_ALERT_URL", "http://127.0.0.1:1/hooks/open-sesame")
     with capture_logs() as logs:
         task_failed({"run_id": "r", "exception": "why"})
     assert [entry["event"] for entry in logs] == ["task_has_failed", "alert_not_posted"]
+    assert logs[-1]["host"] == "127.0.0.1:1"
+    assert "open-sesame" not in str(logs)
+
+
+@pytest.mark.parametrize("url", ["file:///etc/passwd", "chat/hooks/open-sesame"])
+def test_what_no_alert_can_be_posted_to_is_refused_when_the_dags_are_read(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDELINE_AIRFLOW_ALERT_URL", url)
+    with pytest.raises(UsageError, match="TIDELINE_AIRFLOW_ALERT_URL: this is no URL") as refused:
+        load(AirflowSettings)
+    assert url not in str(refused.value)
