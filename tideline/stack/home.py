@@ -7,6 +7,7 @@ import json
 import os
 import secrets
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -204,6 +205,22 @@ class Home:
         """One start or stop at a time; waits up to ``wait_s`` seconds for another one to end."""
         with exclusive(self.run / "lock", wait_s, f"another start or stop of {self.path}"):
             yield
+
+
+def meeting_place() -> Path:
+    """Where all stacks of this user meet. Its name can be foreseen, so another user may have been
+    there first: :class:`StackError` unless it is this user's alone."""
+    path = Path(tempfile.gettempdir()) / f"tideline-{os.getuid()}"
+    with suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+    found = path.lstat()
+    is_private = stat.S_ISDIR(found.st_mode) and not found.st_mode & 0o077
+    if not is_private or found.st_uid != os.getuid():
+        raise StackError(
+            f"{path} is no directory that belongs to this user alone, which the stacks of a user "
+            "share. Remove it, or name a temporary directory of your own with TMPDIR."
+        )
+    return path
 
 
 def outside_directory(identity: str) -> Path:

@@ -3,9 +3,7 @@ reserved them."""
 
 from __future__ import annotations
 
-import os
 import socket
-import tempfile
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
@@ -13,7 +11,7 @@ import psutil
 from pydantic import BaseModel, ValidationError
 
 from tideline.stack.errors import StackError
-from tideline.stack.home import write_private
+from tideline.stack.home import meeting_place, write_private
 from tideline.stack.processes import MARKER
 
 LOOPBACK = "127.0.0.1"
@@ -141,7 +139,7 @@ class PortReservations:
     start while using it."""
 
     def __init__(self, path: Path | None = None) -> None:
-        self._path = path or Path(tempfile.gettempdir()) / f"tideline-{os.getuid()}-ports.json"
+        self._path = path or meeting_place() / "ports.json"
 
     def of_others(self, identity: str) -> set[int]:
         """Ports of running stacks other than ``identity``."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
-import tempfile
 import time
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed, wait
@@ -21,7 +19,7 @@ from tideline.stack import processes
 from tideline.stack.credentials import load_or_create
 from tideline.stack.endpoints import Endpoints
 from tideline.stack.errors import StackError, StackNotRunningError
-from tideline.stack.home import Home, StackState, exclusive, write_private
+from tideline.stack.home import Home, StackState, exclusive, meeting_place, write_private
 from tideline.stack.parts import ALL_PARTS, KINDS, ON_REQUEST, parts_of
 from tideline.stack.parts.base import StackPart, StackPlan
 from tideline.stack.parts.kafka import new_cluster_id
@@ -423,7 +421,7 @@ def _postgres_data(place: Home, state: StackState) -> str:
 
 
 def _turn_file() -> Path:
-    return Path(tempfile.gettempdir()) / f"tideline-{os.getuid()}-starting.lock"
+    return meeting_place() / "starting.lock"
 
 
 def _ignore(_: object) -> None:

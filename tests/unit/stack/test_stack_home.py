@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tideline.errors import UsageError
+from tideline.stack import stack as starts
 from tideline.stack.credentials import load_or_create
 from tideline.stack.errors import StackError
-from tideline.stack.home import Home
+from tideline.stack.home import Home, meeting_place
+from tideline.stack.ports import PortReservations
 
 
 def home_at(path: Path) -> Home:
@@ -83,3 +88,51 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StackError, match="Set TIDELINE_HOME"):
         Home.locate(tmp_path / "file" / "home").create()
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory that all users share."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_where_the_stacks_of_a_user_meet_nobody_else_gets_in(temporary: Path) -> None:
+    directory = meeting_place()
+    assert directory.parent == temporary
+    assert directory.stat().st_mode & 0o777 == 0o700
+    assert meeting_place() == directory
+    assert starts._turn_file().parent == directory
+    PortReservations().reserve("one", os.getpid(), [1])
+    assert [path.name for path in temporary.iterdir()] == [directory.name]
+
+
+def opened(directory: Path) -> None:
+    directory.mkdir()
+    directory.chmod(0o777)
+
+
+def linked(directory: Path) -> None:
+    target = directory.with_name("of-another")
+    target.mkdir(mode=0o700)
+    directory.symlink_to(target)
+
+
+@pytest.mark.parametrize("made", [opened, linked, Path.touch])
+def test_what_another_user_may_have_put_there_is_refused(
+    temporary: Path, made: Callable[[Path], None]
+) -> None:
+    """A lock file that another one holds is waited for, a file of his is written through."""
+    made(temporary / f"tideline-{os.getuid()}")
+    with pytest.raises(StackError, match=r"belongs to this user alone.*TMPDIR"):
+        meeting_place()
+
+
+def test_a_directory_of_another_user_is_refused(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    another = os.getuid() + 1
+    (temporary / f"tideline-{another}").mkdir(mode=0o700)
+    monkeypatch.setattr(os, "getuid", lambda: another)
+    with pytest.raises(StackError, match=r"belongs to this user alone.*TMPDIR"):
+        meeting_place()
