@@ -131,6 +131,20 @@ def test_every_image_of_compose_can_be_another_one() -> None:
         assert re.fullmatch(r"\$\{[A-Z0-9]+_IMAGE:-[\w./-]+:[\w.-]+\}", service["image"]), name
 
 
+def test_nothing_in_compose_gets_more_rights_than_it_has() -> None:
+    for name, service in services():
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+
+
+@pytest.mark.parametrize("name", [name for name, one in services() if "tideline-" in one["image"]])
+def test_tidelines_own_containers_write_into_volumes_only_and_leave_no_core(name: str) -> None:
+    service = COMPOSE["services"][name]
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service["tmpfs"] == ["/tmp"]
+    assert service["ulimits"] == {"core": 0}
+
+
 def test_compose_has_a_gateway_for_each_broker_under_the_address_that_the_others_tell() -> None:
     found = dict(services())
     brokers = {name.removeprefix("kafka-") for name in found if name.startswith("kafka-")}

@@ -20,6 +20,21 @@ from tideline.gateway import __main__ as gateway
 
 UNITS = sorted(Path("infra/systemd").glob("*.service"))
 LOGINS = sorted(Path("infra/systemd").glob("*.service.d/kafka-login.conf"))
+HARDENED = dict.fromkeys(
+    ("NoNewPrivileges", "PrivateTmp", "PrivateDevices", "ProtectHome", "ProtectKernelTunables",
+     "ProtectKernelModules", "ProtectKernelLogs", "ProtectControlGroups", "RestrictNamespaces",
+     "RestrictSUIDSGID", "LockPersonality"),
+    "yes",
+) | {
+    "LimitCORE": "0",
+    "CapabilityBoundingSet": "",
+    "ProtectSystem": "strict",
+    "RestrictAddressFamilies": "AF_INET AF_INET6 AF_UNIX",
+    "SystemCallArchitectures": "native",
+    "SystemCallFilter": "@system-service",
+    "SystemCallErrorNumber": "EPERM",
+    "UMask": "0077",
+}  # fmt: skip
 KINDS = {"gateway": settings.GatewaySettings, "worker": settings.WorkerSettings}
 
 
@@ -65,6 +80,12 @@ def test_it_names_settings_of_its_process(unit: Path) -> None:
     for given in values(unit, "Environment"):
         name = given.partition("=")[0].removeprefix("TIDELINE_").removesuffix("_FILE").lower()
         assert name == "config" or name in kind.model_fields, given
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_it_may_do_no_more_than_it_has_to_and_leaves_no_core(unit: Path) -> None:
+    """A core of such a process has the secrets of its role, and passwords that pass it."""
+    assert {key: values(unit, key) for key in HARDENED} == {k: [v] for k, v in HARDENED.items()}
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
