@@ -187,8 +187,9 @@ images: $(STAMP) $(CHECKS)/bin/hadolint ## Dockerfile and compose.yaml by their 
 	@echo "Dockerfile and compose.yaml are in order"
 
 .PHONY: chart
-chart: $(STAMP) $(CHECKS)/bin/hadolint $(HELM) ## the Helm chart: lint, rendered, against Kubernetes' schemas
+chart: $(STAMP) $(CHECKS)/bin/hadolint $(HELM) ## the Helm chart: lint, rendered, against Kubernetes' schemas and Tideline's settings
 	@$(BIN)/python -m infra.chart_check $(HELM) $(CHECKS)/bin/kubernetes-validate
+	@$(BIN)/pytest tests/contract/programs/test_chart_rendered.py
 
 .PHONY: schema-dump
 schema-dump: $(STAMP) ## the schema of VERSION=x.y.z as upgrades are tested from it

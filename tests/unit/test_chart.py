@@ -49,6 +49,17 @@ def test_values_that_name_the_parts_are_taken(file: Path) -> None:
     jsonschema.validate(merged(DEFAULTS, yaml.safe_load(file.read_text())), SCHEMA)
 
 
+def test_the_values_that_the_page_shows_are_taken() -> None:
+    """One block after the other, as an operator adds them."""
+    page = (ROOT / "docs" / "install-containers.md").read_text()
+    blocks = re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert len(blocks) >= 3
+    values = DEFAULTS
+    for block in blocks:
+        values = merged(values, yaml.safe_load(block))
+        jsonschema.validate(values, SCHEMA)
+
+
 @pytest.mark.parametrize("left_out", ["kafka", "secrets", "s3", "temporal"])
 def test_what_has_no_default_must_be_given(left_out: str) -> None:
     given = yaml.safe_load((CHART / "ci" / "least-values.yaml").read_text())
@@ -59,6 +70,10 @@ def test_what_has_no_default_must_be_given(left_out: str) -> None:
 
 def objects(schema: dict[str, Any], where: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     """Paths of the objects whose keys are the chart's own."""
+    for reference in [
+        part["$ref"] for part in (schema, *schema.get("allOf", [])) if "$ref" in part
+    ]:
+        schema = schema | SCHEMA["definitions"][reference.rpartition("/")[2]]
     if "properties" in schema:
         yield where
         for name, inner in schema["properties"].items():
@@ -83,6 +98,35 @@ def test_a_broker_has_an_address_with_a_port() -> None:
         assert not valid(merged(DEFAULTS, given)), wrong
 
 
+@pytest.mark.parametrize(
+    ("part", "protocol", "needed"),
+    [
+        ("kafka", "SASL_SSL", ["kafkaPassword"]),
+        ("kafka", "SASL_PLAINTEXT", ["kafkaPassword"]),
+        ("gateway", "SSL", ["gatewayCertificate", "gatewayKey"]),
+        ("gateway", "SASL_SSL", ["gatewayCertificate", "gatewayKey"]),
+    ],
+)
+def test_what_a_protocol_needs_must_be_named(part: str, protocol: str, needed: list[str]) -> None:
+    given = yaml.safe_load((CHART / "ci" / "least-values.yaml").read_text())
+    given.setdefault(part, {})["securityProtocol"] = protocol
+    given["secrets"] |= {name: {"name": "there", "key": "one"} for name in needed}
+    assert valid(merged(DEFAULTS, given))
+    for name in needed:
+        less = copy.deepcopy(given)
+        del less["secrets"][name]
+        assert not valid(merged(DEFAULTS, less)), name
+
+
+def test_nobody_stands_in_at_ports_that_are_not_those_of_the_node() -> None:
+    given = yaml.safe_load((CHART / "ci" / "least-values.yaml").read_text())
+    for kind, is_right in (("ClusterIP", True), ("LoadBalancer", True), ("NodePort", False)):
+        given["gateway"] = {"standInBasePort": 9500, "service": {"type": kind}}
+        assert valid(merged(DEFAULTS, given)) is is_right
+    given["gateway"]["standInBasePort"] = 0
+    assert valid(merged(DEFAULTS, given))
+
+
 def test_values_name_secrets_and_hold_none() -> None:
     given = yaml.safe_load((CHART / "ci" / "least-values.yaml").read_text())
     given["secrets"]["gatewayPostgresDsn"] = "postgresql://tideline_gateway:open@postgres/tideline"
@@ -91,11 +135,10 @@ def test_values_name_secrets_and_hold_none() -> None:
 
 def test_templates_set_settings_that_there_are() -> None:
     text = "".join(file.read_text() for file in (CHART / "templates").iterdir())
-    text = text.replace("{{ upper $role }}", "GATEWAY")
     named = {name.lower() for name in re.findall(r"TIDELINE_([A-Z0-9_]+)", text)}
     named |= set(re.findall(r"^ *([a-z0-9_]+) = ", text, re.MULTILINE))
     assert "gateway_advertised" in named
-    unknown = {name.removesuffix("_file") for name in named} - SETTINGS - {"config", ""}
+    unknown = named - SETTINGS - {f"{name}_file" for name in SETTINGS} - {"config", ""}
     assert unknown == set()
 
 
