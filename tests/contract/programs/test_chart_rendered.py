@@ -266,6 +266,18 @@ def test_a_pod_has_no_rights_and_writes_into_volumes_only(values: Path) -> None:
 
 
 @each_set
+def test_gateways_and_workers_are_somebody_each_to_the_cloud(values: Path) -> None:
+    """Their rights in S3 differ (docs/rights.md), also where the ServiceAccount gives them."""
+    made = {a["metadata"]["name"]: a["metadata"] for a in of_kind(values, "ServiceAccount")}
+    used = {one.component: one.pod.get("serviceAccountName") for one in containers(values)}
+    assert made.keys() == {used["gateway"], used["worker"]}
+    assert used["gateway"] != used["worker"]
+    for role in ("gateway", "worker"):
+        annotations = made[used[role]].get("annotations", {})
+        assert annotations == ({"role-arn": f"s3-{role}"} if values.stem == "whole-values" else {})
+
+
+@each_set
 def test_only_services_inside_of_the_cluster_have_pages(values: Path) -> None:
     for service in of_kind(values, "Service"):
         ports = {port["name"] for port in service["spec"]["ports"]}
@@ -355,6 +367,7 @@ def test_where_siblings_stand_in_clients_get_through(
     [
         ("monitoring.serviceMonitor.enabled=true", "networkPolicy.monitoring lets nobody"),
         ("gateway.standInBasePort=9091", "9092, which is another port of gateways"),
+        ("serviceAccount.name=one", "serviceAccount.name has no {role}"),
         ("gateway.standInBasePort=65535", "65536, which is another port of gateways or none"),
     ],
 )

@@ -16,12 +16,14 @@ app.kubernetes.io/name: {{ .Chart.Name }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
+{{- /* Of a `role`. */ -}}
 {{- define "tideline.serviceAccount" -}}
-{{- if .Values.serviceAccount.create -}}
-{{- .Values.serviceAccount.name | default (include "tideline.name" .) -}}
-{{- else -}}
-{{- .Values.serviceAccount.name | default "default" -}}
+{{- $given := .root.Values.serviceAccount -}}
+{{- if and $given.create $given.name (not (contains "{role}" $given.name)) -}}
+{{- fail "serviceAccount.name has no {role}, and gateways and workers get one each: add it, or leave the name out" -}}
 {{- end -}}
+{{- $own := ternary (printf "%s-{role}" (include "tideline.name" .root)) "default" $given.create -}}
+{{- include "tideline.filled" (dict "text" ($given.name | default $own) "of" .) -}}
 {{- end -}}
 
 {{- define "tideline.image" -}}
