@@ -183,7 +183,7 @@ async def prefetch(services: WorkerServices, ref: PartitionRef) -> CachedObserva
         LastSequence(p.producer_id, p.producer_epoch, p.last_sequence, p.last_timestamp)
         for p in active
     ]
-    await services.tails.scan(
+    await services.tails.look_back(
         topic, ref.log, layout, sequences, local_start=local_start, end=watermark
     )
     timestamp, offset = await prefix_maximum(

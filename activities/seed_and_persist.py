@@ -126,12 +126,17 @@ async def _observe(
             raise failure(failures.NOT_SETTLED, open_still[0].describe())
         sequences = _sequences(active)
         tail, maximum = await asyncio.gather(
-            services.tails.scan(
-                topic, key, layout, sequences, local_start=local_start, end=boundary
-            ),
+            services.tails.catch_up(topic, key, layout, boundary),
             prefix_maximum(
                 services, given.ref, layout, log_start, local_start=local_start, end=boundary
             ),
+        )
+    if tail is None:
+        services.forget(key)
+        raise failure(
+            failures.NOT_SETTLED,
+            f"leader epoch {epoch} began since the look ahead: what producers wrote before is not "
+            "looked for while they wait",
         )
     request = BoundaryToPersist(
         log=key,

@@ -266,6 +266,53 @@ async def test_segments_stand_for_the_batches_that_they_hold(
     for after in (from_backup, rows(postgres_scene)):
         for name in ("logs", "batches", "segments", "snapshots"):
             assert after[name] == before[name], name
+    assert from_backup["producers"] == before["producers"]
+    process = await postgres_scene.gateway()
+    again = [
+        (await postgres_scene.commit(process, batch(log, producer=(9, 0, n))))[0] for n in range(6)
+    ]
+    # The object of the first one is gone.
+    assert [(one.error.value, one.base_offset) for one in again] == [
+        ("DUPLICATE_SEQUENCE_NUMBER", -1),
+        ("DUPLICATE", 1),
+        ("DUPLICATE", 2),
+        ("DUPLICATE", 3),
+        ("DUPLICATE", 4),
+        ("NONE", 5),
+    ]
+
+
+async def test_producers_are_those_of_before_while_what_was_merged_is_still_in_the_bucket(
+    postgres_scene: PostgresScene, postgres: RebuildPostgres, database: Database, bucket: Bucket
+) -> None:
+    recorder = Recorder(postgres_scene, bucket, Random(8))
+    await recorder.begin()
+    log, gateway = recorder.logs[1], recorder.gateways[0]
+    for n in range(7):
+        upload = recorder.upload(gateway, [batch(log, producer=(9, 0, n))])
+        await recorder.commit(gateway, upload)
+    await recorder.settle()
+    with jobs(database) as plane:
+        worker = Worker(plane)
+        worker.split(log.topic_id)
+        plan = worker.begun(log, max_batches=7)
+        made = segment_of(plan, (StoredProducerState(9, 0, 6, 6, 0, 1_000),))
+        plane.finish_merge(log, plan.token, made)
+    bucket.note(
+        catalog.MergedSegment(
+            log.topic_id, 0, plan.segment_id, 0, made.last_offset, made.size_bytes, 1_000,
+            made.record_count, made.batch_count, 8, 12,
+        )
+    )  # fmt: skip
+    bucket.objects[f"{plan.object_key_stem}.log"] = bytes(made.size_bytes)
+    bucket.objects[f"{plan.object_key_stem}.snapshot"] = encode_snapshot(
+        ProducerSnapshotEntry(**asdict(one)) for one in made.producers
+    )
+    before = rows(postgres_scene)["producers"]
+    postgres_scene.clear()
+    found = await rebuild(bucket, postgres, postgres_scene)
+    assert report.is_fine(found), list(report.lines(found))
+    assert rows(postgres_scene)["producers"] == before
 
 
 async def test_a_rebuild_that_was_ended_in_the_middle_is_done_by_the_next_one(

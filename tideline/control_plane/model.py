@@ -331,6 +331,8 @@ class CommitError(StrEnum):
     NONE = "NONE"
     DUPLICATE = "DUPLICATE"
     """Not an error to the client: answered with the original offset."""
+    DUPLICATE_SEQUENCE_NUMBER = "DUPLICATE_SEQUENCE_NUMBER"
+    """A duplicate of which the original offset is not known."""
     OUT_OF_ORDER_SEQUENCE = "OUT_OF_ORDER_SEQUENCE"
     INVALID_PRODUCER_EPOCH = "INVALID_PRODUCER_EPOCH"
     UNKNOWN_LOG = "UNKNOWN_LOG"

@@ -3,6 +3,12 @@
 Kafka's ``ProducerAppendInfo`` and ``ProducerStateEntry``: the last five batches per producer. A
 batch whose sequences match one of them exactly is a duplicate and is answered with the original
 offset; any other must follow the last one.
+
+What always holds: a batch that was appended is never taken a second time, and never answered with
+an offset that is not its own, also where its offset is not known any more (below B0, or before a
+rebuild): such a one is answered DUPLICATE_SEQUENCE_NUMBER, which the Java client
+(``Sender.completeBatch``), librdkafka, franz-go and sarama take as stored, without an offset. To
+OUT_OF_ORDER_SEQUENCE_NUMBER the Java client sends the same records again in its next epoch.
 """
 
 from __future__ import annotations
@@ -11,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tideline.domain.pipelining import MAX_SEQUENCE
+from tideline.domain.pipelining import MAX_SEQUENCE, SEQUENCES, is_after
 from tideline.domain.producer_tail import BATCHES_KEPT, ProducerSeed
 
 NO_SEQUENCE = -1
@@ -37,11 +43,14 @@ class ProducerEntry:
     batches: tuple[RememberedBatch, ...]
     updated_at: int = -1
     """ms."""
+    unlocated_sequence: int = NO_SEQUENCE
+    """Up to this sequence batches of the epoch were appended whose offsets are not known. -1:
+    there are none but those that Kafka would have forgotten, too."""
 
     @property
     def last_sequence(self) -> int:
         """The sequence that the next batch must follow."""
-        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+        return self.batches[-1].last_sequence if self.batches else self.unlocated_sequence
 
     @property
     def last_append_time(self) -> int:
@@ -81,13 +90,25 @@ class StoredProducerState:
 class Verdict:
     """How a batch is judged, and for a duplicate the batch that it repeats."""
 
-    error: Literal["NONE", "DUPLICATE", "OUT_OF_ORDER_SEQUENCE", "INVALID_PRODUCER_EPOCH"]
+    error: Literal[
+        "NONE",
+        "DUPLICATE",
+        "DUPLICATE_SEQUENCE_NUMBER",
+        "OUT_OF_ORDER_SEQUENCE",
+        "INVALID_PRODUCER_EPOCH",
+    ]
+    """DUPLICATE: the offset of the batch is known. DUPLICATE_SEQUENCE_NUMBER: it is not."""
     original: RememberedBatch | None = None
 
 
 def sequence_after(sequence: int) -> int:
     """The sequence that follows, with the wrap from 2147483647 to 0."""
     return 0 if sequence == MAX_SEQUENCE else sequence + 1
+
+
+def sequence_before(sequence: int) -> int:
+    """The sequence that ``sequence`` follows."""
+    return (sequence - 1) % SEQUENCES
 
 
 def follows(epoch: int, base_sequence: int, before_epoch: int, before_sequence: int) -> bool:
@@ -113,6 +134,9 @@ def judge(
     for kept in entry.batches if epoch == entry.epoch else ():
         if (kept.base_sequence, kept.last_sequence) == (base_sequence, last_sequence):
             return Verdict("DUPLICATE", kept)
+    unlocated = entry.unlocated_sequence
+    if epoch == entry.epoch and unlocated != NO_SEQUENCE and not is_after(last_sequence, unlocated):
+        return Verdict("DUPLICATE_SEQUENCE_NUMBER")
     taken = follows(epoch, base_sequence, entry.epoch, entry.last_sequence)
     return Verdict("NONE" if taken else "OUT_OF_ORDER_SEQUENCE")
 
@@ -120,9 +144,19 @@ def judge(
 def remember(
     entry: ProducerEntry | None, epoch: int, batch: RememberedBatch, now_ms: int
 ) -> ProducerEntry:
-    """The state after ``batch`` was appended in ``epoch``; a new epoch forgets the old one."""
-    kept = entry.batches if entry is not None and entry.epoch == epoch else ()
-    return ProducerEntry(epoch, (*kept, batch)[-BATCHES_KEPT:], now_ms)
+    """The state after ``batch`` was appended in ``epoch``; a new epoch forgets the old one. With
+    five known batches Kafka has forgotten what came before, too."""
+    if entry is None or entry.epoch != epoch:
+        return ProducerEntry(epoch, (batch,), now_ms)
+    kept = (*entry.batches, batch)[-BATCHES_KEPT:]
+    unlocated = NO_SEQUENCE if len(kept) == BATCHES_KEPT else entry.unlocated_sequence
+    return ProducerEntry(epoch, kept, now_ms, unlocated)
+
+
+def known_from(epoch: int, base_sequence: int) -> ProducerEntry:
+    """State of a producer of which nothing is known before the batch that begins with
+    ``base_sequence``, but that it may have appended something in this epoch."""
+    return ProducerEntry(epoch, (), unlocated_sequence=sequence_before(base_sequence))
 
 
 def in_order(seeds: Iterable[ProducerSeed]) -> tuple[ProducerSeed, ...]:
@@ -134,6 +168,11 @@ def entries_from_seeds(seeds: Iterable[ProducerSeed], now_ms: int) -> dict[int, 
     """Producer state at B0, by producer id: the last batches of each producer's highest epoch."""
     entries: dict[int, ProducerEntry] = {}
     for seed in in_order(seeds):
+        if seed.is_unlocated:
+            entries[seed.producer_id] = ProducerEntry(
+                seed.producer_epoch, (), now_ms, seed.last_sequence
+            )
+            continue
         batch = RememberedBatch(
             seed.base_sequence, seed.last_sequence, seed.base_offset, seed.timestamp
         )

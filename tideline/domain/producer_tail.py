@@ -3,7 +3,9 @@
 What always holds: a seed comes only from a batch whose last offset is below B0. A later append's
 sequence in the seeds would answer a client's retry with "duplicate" while the record exists
 nowhere (schedules.md, 5). The newest seed of a producer has the last sequence that the broker
-itself reports; the broker's word is taken alone where the batches do not reach it.
+itself reports. Of what was not found (retention has taken it, it lies further back than is read)
+the last sequence is a seed without an offset: a retry of it is known to be one, and is never
+answered with an offset that was made up.
 """
 
 from __future__ import annotations
@@ -17,9 +19,13 @@ BATCHES_KEPT = 5
 """Per producer (``ProducerStateEntry.NUM_BATCHES_TO_RETAIN``)."""
 
 
+NO_OFFSET = -1
+
+
 @dataclass(frozen=True, slots=True)
 class ProducerSeed:
-    """One batch of one producer, below B0, in offset order (oldest first)."""
+    """One batch of one producer, below B0, in offset order (oldest first). Or, with both offsets
+    -1: up to ``last_sequence`` its producer appended batches whose offsets are not known."""
 
     producer_id: int
     producer_epoch: int
@@ -29,6 +35,10 @@ class ProducerSeed:
     last_offset: int
     timestamp: int
     """ms, the batch's max timestamp."""
+
+    @property
+    def is_unlocated(self) -> bool:
+        return self.base_offset == NO_OFFSET
 
 
 NO_PRODUCER = -1
@@ -45,6 +55,7 @@ class TailBatch:
     base_sequence: int
     max_timestamp: int
     is_control: bool = False
+    size_bytes: int = 0
 
     @property
     def last_sequence(self) -> int:
@@ -71,6 +82,11 @@ class ProducerTail:
     scanned_from: int
     scanned_to: int
     batches: dict[int, list[TailBatch]] = field(default_factory=dict)
+
+    def begin_anew(self, at: int) -> None:
+        """Forget what was found: something before ``at`` can be read no more."""
+        self.batches.clear()
+        self.scanned_from = self.scanned_to = at
 
     def append(self, found: Iterable[TailBatch], up_to: int) -> None:
         """Take in the batches of ``[scanned_to, up_to)``, in offset order."""
@@ -110,44 +126,66 @@ class ProducerTail:
         ]
 
     def seeds(self, active: Iterable[LastSequence], boundary: int) -> tuple[ProducerSeed, ...]:
-        """Up to five seeds of each active producer, below ``boundary``, in offset order.
-
-        A producer whose last sequence the scan did not reach (idle for long) gets one seed with
-        that sequence alone, placed just below what was scanned: its next batch is accepted, a
-        retry of its last one is refused as out of order, never stored twice.
-        """
+        """Up to five batches of each active producer, below ``boundary``, in offset order; before
+        them, where it may have appended more in its epoch, a seed without offsets."""
         result: list[ProducerSeed] = []
         for producer in active:
             if producer.last_sequence < 0:
                 continue
             mine = [b for b in self._of(producer) if b.last_offset < boundary]
-            if mine and mine[-1].last_sequence == producer.last_sequence:
-                result += [
-                    ProducerSeed(
-                        producer_id=b.producer_id,
-                        producer_epoch=b.producer_epoch,
-                        base_sequence=b.base_sequence,
-                        last_sequence=b.last_sequence,
-                        base_offset=b.base_offset,
-                        last_offset=b.last_offset,
-                        timestamp=b.max_timestamp,
-                    )
-                    for b in mine
-                ]
-            else:
-                below = max(0, min(self.scanned_from, boundary) - 1)
-                result.append(
-                    ProducerSeed(
-                        producer_id=producer.producer_id,
-                        producer_epoch=producer.producer_epoch,
-                        base_sequence=producer.last_sequence,
-                        last_sequence=producer.last_sequence,
-                        base_offset=below,
-                        last_offset=below,
-                        timestamp=producer.last_timestamp,
-                    )
+            if not mine or mine[-1].last_sequence != producer.last_sequence:
+                # The newest batch was not found: those before it may have holes between them, too.
+                result.append(_unlocated(producer, producer.last_sequence))
+                continue
+            mine = _unbroken(mine)
+            if not self._are_all(producer, mine):
+                before = (mine[0].base_sequence - 1) % SEQUENCES
+                result.append(_unlocated(producer, before))
+            result += [
+                ProducerSeed(
+                    producer_id=b.producer_id,
+                    producer_epoch=b.producer_epoch,
+                    base_sequence=b.base_sequence,
+                    last_sequence=b.last_sequence,
+                    base_offset=b.base_offset,
+                    last_offset=b.last_offset,
+                    timestamp=b.max_timestamp,
                 )
+                for b in mine
+            ]
         return tuple(sorted(result, key=lambda s: (s.producer_id, s.last_offset)))
+
+    def _are_all(self, producer: LastSequence, mine: list[TailBatch]) -> bool:
+        """Whether a producer has not appended anything before ``mine`` in its epoch that Kafka
+        remembers. Sequence 0 alone does not show it: it also follows the largest one."""
+        if len(mine) >= BATCHES_KEPT or self.scanned_from == 0:
+            return True
+        oldest = self.batches[producer.producer_id][0]
+        return mine[0].base_sequence == 0 and oldest.producer_epoch != producer.producer_epoch
+
+
+def _unbroken(mine: list[TailBatch]) -> list[TailBatch]:
+    """The newest of ``mine`` that follow each other."""
+    first = len(mine) - 1
+    while first > 0 and _follows(mine[first], mine[first - 1]):
+        first -= 1
+    return mine[first:]
+
+
+def _follows(batch: TailBatch, before: TailBatch) -> bool:
+    return (before.last_sequence + 1) % SEQUENCES == batch.base_sequence
+
+
+def _unlocated(producer: LastSequence, up_to: int) -> ProducerSeed:
+    return ProducerSeed(
+        producer_id=producer.producer_id,
+        producer_epoch=producer.producer_epoch,
+        base_sequence=up_to,
+        last_sequence=up_to,
+        base_offset=NO_OFFSET,
+        last_offset=NO_OFFSET,
+        timestamp=producer.last_timestamp,
+    )
 
 
 def _counts(batch: TailBatch) -> bool:

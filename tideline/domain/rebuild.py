@@ -163,7 +163,7 @@ def rebuild(
             result.filled_over[log] = len(mine) - len(free)
         placed = fold.run(free, open_here)
         rebuilt = _rebuilt(
-            placed, fold.holes, producers.get(log, NOBODY_KNOWS).entries, starts.get(log, -1)
+            placed, fold.holes, producers.get(log, NOBODY_KNOWS), starts.get(log, -1)
         )
         claims = [hole.last_offset + 1 for hole in fold.disputed]
         claims += [end for end, _ in doubts.get(log, ())]
@@ -222,7 +222,7 @@ def _doubts(streams: Streams) -> dict[TopicIdPartition, list[tuple[int, int]]]:
 def _rebuilt(
     rows: Sequence[LogBatch],
     holes: tuple[Hole, ...],
-    producers: Mapping[int, ProducerEntry],
+    producers: KnownProducers,
     start: int,
 ) -> RebuiltLog:
     """With running maxima, producers and the high watermark."""

@@ -14,13 +14,17 @@ from tideline.domain.catalog import Boundary, MergedSegment
 from tideline.domain.catalog_fold import LogFacts
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.log_batch import LogBatch
+from tideline.domain.pipelining import SEQUENCES
 from tideline.domain.producer_state import (
     ProducerEntry,
     RememberedBatch,
     StoredProducerState,
     entries_from_seeds,
+    known_from,
+    remember,
 )
 from tideline.domain.rebuild_plan import KnownLog
+from tideline.domain.wal_producers import in_full
 
 Snapshots = Callable[[MergedSegment], tuple[StoredProducerState, ...]]
 """Producers at the end of a segment."""
@@ -85,7 +89,7 @@ def ground_of(
     segments, broken = _segments(facts, frontier, start, rows)
     contradictions += broken
     producers = snapshots(segments[-1]) if segments else ()
-    known = _known(log, topic, b0, here, boundary, segments, producers)
+    known = _known(log, topic, b0, here, boundary, segments, producers, rows)
     return Ground(
         replace(known, suffix_start=start),
         boundary=boundary,
@@ -149,37 +153,52 @@ def _known(
     boundary: Boundary | None,
     segments: Sequence[MergedSegment],
     at_end: Sequence[StoredProducerState],
+    rows: Sequence[LogBatch],
 ) -> KnownLog:
     if here is None or here.boundary < 0:
-        seeds = boundary.seeds if boundary and boundary.seeds else ()
-        here = KnownLog(log, topic, b0, b0, b0, b0, producers=entries_from_seeds(seeds, -1))
+        seeds = boundary.seeds if boundary else None
+        here = KnownLog(
+            log,
+            topic,
+            b0,
+            b0,
+            b0,
+            b0,
+            producers=entries_from_seeds(seeds or (), -1),
+            has_all_producers=seeds is not None,
+        )
     if not segments:
         return here
     frontier = segments[-1].last_offset + 1
+    if frontier > here.high_watermark:
+        here = replace(
+            here,
+            producers=in_full(_entries(at_end), rows, frontier),
+            stored_producers=here.producers,
+            has_all_producers=True,
+        )
     return replace(
         here,
         frontier=frontier,
         high_watermark=max(here.high_watermark, frontier),
         max_timestamp=max(here.max_timestamp, *(s.max_timestamp for s in segments)),
-        producers=_entries(at_end) if frontier > here.high_watermark else here.producers,
         batches=[batch for batch in here.batches if batch.base_offset >= frontier],
     )
 
 
 def _entries(producers: Iterable[StoredProducerState]) -> dict[int, ProducerEntry]:
-    """The newest batch of each is all that a segment tells of its producers."""
-    return {
-        one.producer_id: ProducerEntry(
-            one.producer_epoch,
-            (
-                RememberedBatch(
-                    (one.last_sequence - one.offset_delta) % 2**31,
-                    one.last_sequence,
-                    one.last_offset - one.offset_delta,
-                    one.timestamp,
-                ),
-            ),
-            one.timestamp,
-        )
-        for one in producers
-    }
+    """The newest batch of each is all that a segment tells of its producers, and not even that of
+    one whose batches below B0 were not found (Kafka: ``ProducerStateEntry`` without metadata)."""
+    entries = {}
+    for one in producers:
+        if one.last_offset < 0:
+            entry = ProducerEntry(one.producer_epoch, (), one.timestamp, one.last_sequence)
+        else:
+            base = (one.last_sequence - one.offset_delta) % SEQUENCES
+            batch = RememberedBatch(
+                base, one.last_sequence, one.last_offset - one.offset_delta, one.timestamp
+            )
+            before = known_from(one.producer_epoch, base)
+            entry = remember(before, one.producer_epoch, batch, one.timestamp)
+        entries[one.producer_id] = entry
+    return entries

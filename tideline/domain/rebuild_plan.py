@@ -16,7 +16,7 @@ from enum import StrEnum
 
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.log_batch import LogBatch
-from tideline.domain.producer_state import ProducerEntry
+from tideline.domain.producer_state import KnownProducers, ProducerEntry
 from tideline.domain.rebuild import RebuiltLog
 from tideline.domain.wal_filling import is_filling
 from tideline.domain.wal_placing import Hole
@@ -86,7 +86,12 @@ class KnownLog:
     high_watermark: int
     max_timestamp: int = -1
     producers: Mapping[int, ProducerEntry] = field(default_factory=dict)
+    """At the high watermark."""
     batches: Sequence[KnownBatch] = ()
+    has_all_producers: bool = True
+    """Whether one that is not among ``producers`` has no state."""
+    stored_producers: Mapping[int, ProducerEntry] | None = None
+    """What Postgres has of them, where ``producers`` are those at the end of a merged segment."""
 
     @property
     def first(self) -> int:
@@ -191,12 +196,18 @@ def plan_log(
     high_watermark = max(known.high_watermark, reserved)
     # Also of what retention has removed: its producers go on from it.
     beyond = [row for row in rebuilt.batches if row.base_offset >= known.high_watermark]
-    after = producers_after(known.producers, [] if differing else beyond)
+    before = KnownProducers(
+        known.producers,
+        are_all=known.has_all_producers
+        and not (beyond and beyond[0].base_offset > known.high_watermark),
+    )
+    after = producers_after(before, [] if differing else beyond)
+    stored = known.producers if known.stored_producers is None else known.stored_producers
     return LogPlan(
         log,
         known,
         add=tuple(rows),
-        producers={i: e for i, e in after.items() if known.producers.get(i) != e},
+        producers={i: e for i, e in after.items() if stored.get(i) != e},
         high_watermark=high_watermark,
         max_timestamp=max(
             known.max_timestamp,

@@ -173,6 +173,7 @@ consumer dies of a REQUEST_TIMED_OUT in a Fetch (``FetchCollector.handleInitiali
 COMMIT_ERRORS: Mapping[str, KafkaErrorCode] = {
     "NONE": KafkaErrorCode.NONE,
     "DUPLICATE": KafkaErrorCode.NONE,
+    "DUPLICATE_SEQUENCE_NUMBER": KafkaErrorCode.DUPLICATE_SEQUENCE_NUMBER,
     "OUT_OF_ORDER_SEQUENCE": KafkaErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
     "INVALID_PRODUCER_EPOCH": KafkaErrorCode.INVALID_PRODUCER_EPOCH,
     "UNKNOWN_LOG": KafkaErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -180,7 +181,8 @@ COMMIT_ERRORS: Mapping[str, KafkaErrorCode] = {
     "TOPIC_DELETED": KafkaErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
 }
 """How an outcome of ``commit_file`` is answered to a producer. A duplicate is a success with the
-original offset (Kafka: ``UnifiedLog.analyzeAndValidateProducerState``)."""
+original offset (Kafka: ``UnifiedLog.analyzeAndValidateProducerState``), and one whose offset is
+not known is told so."""
 
 FIND_ERRORS: Mapping[str, KafkaErrorCode] = {
     "NONE": KafkaErrorCode.NONE,

@@ -54,6 +54,7 @@ OUTCOMES = (
     WITHDRAWN,
     WANTED,
     UNANSWERED,
+    "DUPLICATE_SEQUENCE_NUMBER",
 )
 """By their number in the object: only ever appended to."""
 NOTICED = frozenset({WANTED, UNANSWERED})

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from uuid import UUID
 
 from tideline.domain.log_batch import LogBatch
 from tideline.domain.producer_state import (
+    NOBODY_KNOWS,
     KnownProducers,
     ProducerEntry,
     RememberedBatch,
     follows,
     judge,
+    known_from,
     remember,
 )
 from tideline.domain.wal_footer import FooterBatch
@@ -27,25 +30,33 @@ SURELY_KEPT_MS = 5 * 60 * 1000
 ``producer.id.expiration.ms`` is longer. Nor has it written 2^31 records meanwhile."""
 
 
-def producers_after(
-    entries: Mapping[int, ProducerEntry], rows: Iterable[LogBatch]
-) -> dict[int, ProducerEntry]:
-    """Producer state when ``rows``, in offset order, were appended after ``entries``."""
-    producers = dict(entries)
+def producers_after(known: KnownProducers, rows: Iterable[LogBatch]) -> dict[int, ProducerEntry]:
+    """Producer state when ``rows``, in offset order, were appended after ``known``.
+
+    A row that does not follow its producer's state was committed all the same: the state had
+    expired, or what came between is not in the bucket. Which of the two nobody knows, so its
+    producer may have appended more before it.
+    """
+    producers = dict(known.entries)
     for row in rows:
         batch = row.footer
-        if batch.producer_id >= 0:
-            entry = producers.get(batch.producer_id)
-            judged = judge(entry, batch.producer_epoch, batch.base_sequence, batch.last_sequence)
-            # It was committed: where it does not follow, its producer's state had expired.
-            producers[batch.producer_id] = remember(
-                entry if judged.error == "NONE" else None,
-                batch.producer_epoch,
-                RememberedBatch(
-                    batch.base_sequence, batch.last_sequence, row.base_offset, row.append_time
-                ),
-                row.append_time,
-            )
+        if batch.producer_id < 0:
+            continue
+        entry = producers.get(batch.producer_id)
+        is_next = (
+            known.are_all
+            if entry is None
+            else judge(entry, batch.producer_epoch, batch.base_sequence, batch.last_sequence).error
+            == "NONE"
+        )
+        producers[batch.producer_id] = remember(
+            entry if is_next else known_from(batch.producer_epoch, batch.base_sequence),
+            batch.producer_epoch,
+            RememberedBatch(
+                batch.base_sequence, batch.last_sequence, row.base_offset, row.append_time
+            ),
+            row.append_time,
+        )
     return producers
 
 
@@ -70,13 +81,38 @@ def producers_at_end(
     if start is not None and (not last or last[-1].last_offset + 1 < start):
         return at_start
     if start is None or last[0].base_offset > start:
-        return KnownProducers(producers_after({}, last))
-    before = at_start.entries
+        return KnownProducers(producers_after(NOBODY_KNOWS, last))
+    before = at_start
     if not at_start.are_all:
-        below = producers_after({}, (row for row in last if row.base_offset < start))
-        before = {**below, **before}
+        below = producers_after(NOBODY_KNOWS, (row for row in last if row.base_offset < start))
+        before = KnownProducers({**below, **at_start.entries})
     after = producers_after(before, (row for row in last if row.base_offset >= start))
     return KnownProducers(after, at_start.are_all)
+
+
+def in_full(
+    newest: Mapping[int, ProducerEntry], rows: Iterable[LogBatch], end: int
+) -> dict[int, ProducerEntry]:
+    """``newest``, the state at offset ``end`` with one batch of each producer, with as many as the
+    rows below ``end`` still tell: their objects outlive a merge for a while."""
+    below = unbroken_runs([row for row in rows if row.last_offset < end])
+    if not below or below[-1][-1].last_offset + 1 != end:
+        return dict(newest)
+    told = producers_after(NOBODY_KNOWS, below[-1])
+    return {
+        number: replace(mine, updated_at=entry.updated_at)
+        if (mine := told.get(number)) is not None and _end_alike(mine, entry)
+        else entry
+        for number, entry in newest.items()
+    }
+
+
+def _end_alike(one: ProducerEntry, other: ProducerEntry) -> bool:
+    return (one.epoch, one.last_sequence, one.batches[-1:] and one.batches[-1].base_offset) == (
+        other.epoch,
+        other.last_sequence,
+        other.batches[-1:] and other.batches[-1].base_offset,
+    )
 
 
 def why_not_taken(producers: KnownProducers, batches: Iterable[FooterBatch]) -> str:

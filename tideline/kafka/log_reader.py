@@ -3,6 +3,7 @@ log for producer seeds."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -26,6 +27,10 @@ from tideline.kafka.observer import (
 )
 
 FETCH_BYTES = 4 * 1024 * 1024
+EMPTY_ANSWERS_S = 60.0
+"""How long a fetch is repeated that is answered without records, each time after what the broker
+says of throttling."""
+AGAIN_AFTER_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,50 +58,84 @@ class LogReader:
         node: int,
         leader_epoch: int = -1,
         max_bytes: int = FETCH_BYTES,
+        empty_answers_s: float = EMPTY_ANSWERS_S,
     ) -> FetchedPiece:
-        """Batches from the one that holds ``offset`` on, at most about ``max_bytes``.
+        """Batches from the one that holds ``offset`` on, at most about ``max_bytes``; none where
+        the log ends.
 
-        Raises :class:`LeaderMoved` if ``leader_epoch`` is not the broker's, :class:`KafkaError`
-        for every other refusal.
+        An answer without the partition (Kafka: ``FetchContext.getThrottledResponse``, of a client
+        over its quota), or without records below the high watermark, says nothing of the log: the
+        fetch is repeated. Raises :class:`LeaderMoved` if ``leader_epoch`` is not the broker's,
+        :class:`KafkaError` for every other refusal, retriable ones also when ``empty_answers_s``
+        are over.
         """
-        request = fr.FetchRequest(
-            replica_id=BrokerId(CONSUMER),
-            max_wait=i32Timedelta.parse(milliseconds(0)),
-            min_bytes=i32(0),
-            max_bytes=i32(max_bytes),
-            isolation_level=i8(0),
-            topics=(
-                fr.FetchTopic(
-                    topic=TopicName(topic),
-                    partitions=(
-                        fr.FetchPartition(
-                            partition=i32(partition),
-                            current_leader_epoch=i32(leader_epoch),
-                            fetch_offset=i64(offset),
-                            partition_max_bytes=i32(max_bytes),
-                        ),
+        request = _fetch_request(topic, partition, offset, leader_epoch, max_bytes)
+        what = f"fetch of {topic}-{partition} at {offset}"
+        waited = 0.0
+        while True:
+            connection = await self._cluster.node(node)
+            response = await connection.send(request, timeout_ms=self._timeout_ms)
+            assert isinstance(response, FetchResponse)
+            if response.error_code is not ErrorCode.none:
+                raise KafkaError(response.error_code, what)
+            found = [one for topic in response.responses for one in topic.partitions]
+            if found:
+                if found[0].error_code is not ErrorCode.none:
+                    kind = LeaderMoved if found[0].error_code in STALE_EPOCH_ERRORS else KafkaError
+                    raise kind(found[0].error_code, what)
+                piece = FetchedPiece(
+                    bytes(found[0].records or b""),
+                    int(found[0].high_watermark),
+                    int(found[0].log_start_offset),
+                )
+                if piece.data or offset >= piece.high_watermark:
+                    return piece
+            throttled_s = response.throttle_time.total_seconds()
+            if waited >= empty_answers_s:
+                raise KafkaError(
+                    ErrorCode.throttling_quota_exceeded
+                    if throttled_s
+                    else ErrorCode.request_timed_out,
+                    f"{what}: no records within {empty_answers_s:.0f} s of waiting, throttled for "
+                    f"{throttled_s:.1f} s. See the fetch quotas of the worker's principal and "
+                    "client id",
+                )
+            pause = max(AGAIN_AFTER_S, min(throttled_s, empty_answers_s - waited))
+            await asyncio.sleep(pause)
+            waited += pause
+
+
+def _fetch_request(
+    topic: str, partition: int, offset: int, leader_epoch: int, max_bytes: int
+) -> fr.FetchRequest:
+    return fr.FetchRequest(
+        replica_id=BrokerId(CONSUMER),
+        max_wait=i32Timedelta.parse(milliseconds(0)),
+        min_bytes=i32(0),
+        max_bytes=i32(max_bytes),
+        isolation_level=i8(0),
+        topics=(
+            fr.FetchTopic(
+                topic=TopicName(topic),
+                partitions=(
+                    fr.FetchPartition(
+                        partition=i32(partition),
+                        current_leader_epoch=i32(leader_epoch),
+                        fetch_offset=i64(offset),
+                        partition_max_bytes=i32(max_bytes),
                     ),
                 ),
             ),
-            forgotten_topics_data=(),
-        )
-        connection = await self._cluster.node(node)
-        response = await connection.send(request, timeout_ms=self._timeout_ms)
-        assert isinstance(response, FetchResponse)
-        if response.error_code is not ErrorCode.none:
-            raise KafkaError(response.error_code, f"fetch of {topic}-{partition}")
-        found = response.responses[0].partitions[0]
-        if found.error_code is not ErrorCode.none:
-            kind = LeaderMoved if found.error_code in STALE_EPOCH_ERRORS else KafkaError
-            raise kind(found.error_code, f"fetch of {topic}-{partition} at {offset}")
-        return FetchedPiece(
-            bytes(found.records or b""), int(found.high_watermark), int(found.log_start_offset)
-        )
+        ),
+        forgotten_topics_data=(),
+    )
 
 
-STEP_OFFSETS = 2_000
+STEP_BYTES = 4 * 1024 * 1024
+"""About as much is read at a time on the way back. Batches are whole: the last may be larger."""
 MAX_BACK_BYTES = 64 * 1024 * 1024
-"""How far back a scan reads; producers idle for longer are seeded from their last sequence."""
+"""How far back a scan reads. Of what lies before it a producer's last sequence is known, without an
+offset."""
 MAX_KEPT_TAILS = 10_000
 
 
@@ -104,8 +143,9 @@ class TailScanner:
     """Keeps one :class:`ProducerTail` per partition while its migration is under way.
 
     The broker remembers one batch per producer for us to ask for; the last five come from the
-    batch headers at the log's tail. The long scan is done before the write pause and kept; inside
-    the pause only what was appended since is read.
+    batch headers at the log's tail. The way back is read before the write pause and kept, step by
+    step, so that an attempt that ends goes on from there; inside the pause only what was appended
+    since is read.
     """
 
     def __init__(self, reader: LogReader, *, max_back_bytes: int = MAX_BACK_BYTES) -> None:
@@ -113,7 +153,7 @@ class TailScanner:
         self._max_back_bytes = max_back_bytes
         self._tails: dict[TopicIdPartition, tuple[int, ProducerTail]] = {}
 
-    async def scan(
+    async def look_back(
         self,
         topic: str,
         log: TopicIdPartition,
@@ -123,32 +163,57 @@ class TailScanner:
         local_start: int,
         end: int,
     ) -> ProducerTail:
-        """The tail up to ``end`` (exclusive, at most the high watermark).
+        """The tail up to ``end`` (exclusive, at most the high watermark), and back until it has
+        what can be known of the ``active`` producers, at most ``max_back_bytes`` or to
+        ``local_start`` (inclusive): never into remote storage. For before the write pause.
 
-        Continues the kept scan of the same leader epoch, else starts anew. Never reads below
-        ``local_start``, so never from remote storage. Raises :class:`LeaderMoved`.
+        Continues the kept tail of the same leader epoch, else begins anew. Raises
+        :class:`LeaderMoved`, and :class:`KafkaError`.
         """
-        kept = self._tails.get(log)
-        if kept is not None and kept[0] == layout.leader_epoch and kept[1].scanned_to <= end:
-            tail = kept[1]
-        else:
+        tail = self._kept(log, layout, end)
+        if tail is None:
             tail = ProducerTail(end, end)
-        if tail.scanned_to < end:
-            start = tail.scanned_to
-            found, _ = await self._read(topic, layout, start, end)
-            tail.append(found, end)
-        spent = 0
+            self._keep(log, layout.leader_epoch, tail)
+        await self._append(topic, layout, tail, end)
+        spent, step = 0, 1
         while (
             tail.scanned_from > local_start
             and spent < self._max_back_bytes
             and not tail.satisfied(active)
         ):
-            start = max(local_start, tail.scanned_from - STEP_OFFSETS)
-            found, size = await self._read(topic, layout, start, tail.scanned_from)
-            tail.prepend(found, start)
-            spent += size
-        self._keep(log, layout.leader_epoch, tail)
+            start = max(local_start, tail.scanned_from - step)
+            found = await self._before(topic, layout, start, tail.scanned_from)
+            spent += found.size
+            if found.is_complete:
+                offsets = tail.scanned_from - found.start
+                tail.prepend(found.batches, found.start)
+                # As many offsets as that many bytes seem to have, growing carefully.
+                fitting = STEP_BYTES * offsets // max(found.size, 1)
+                step = max(1, min(fitting, step * 8, tail.scanned_from))
+            elif found.size == 0:
+                break  # retention has taken it
+            else:
+                step = max(1, step // 2)
         return tail
+
+    async def catch_up(
+        self, topic: str, log: TopicIdPartition, layout: PartitionLayout, end: int
+    ) -> ProducerTail | None:
+        """The kept tail, with what was appended since up to ``end`` (exclusive), and nothing else
+        read: for inside the write pause. ``None``: none is kept of this leader epoch. Raises as
+        :meth:`look_back`."""
+        tail = self._kept(log, layout, end)
+        if tail is not None:
+            await self._append(topic, layout, tail, end)
+        return tail
+
+    def _kept(
+        self, log: TopicIdPartition, layout: PartitionLayout, end: int
+    ) -> ProducerTail | None:
+        kept = self._tails.get(log)
+        if kept is not None and kept[0] == layout.leader_epoch and kept[1].scanned_to <= end:
+            return kept[1]
+        return None
 
     def _keep(self, log: TopicIdPartition, epoch: int, tail: ProducerTail) -> None:
         self._tails.pop(log, None)
@@ -160,13 +225,41 @@ class TailScanner:
         """The partition has crossed, or its migration has ended."""
         self._tails.pop(log, None)
 
-    async def _read(
+    async def _append(
+        self, topic: str, layout: PartitionLayout, tail: ProducerTail, end: int
+    ) -> None:
+        """Piece by piece: what was read stays read when the next fetch fails."""
+        while tail.scanned_to < end:
+            batches = await self._piece(topic, layout, tail.scanned_to)
+            if batches is None:
+                # Retention has taken what comes next: what was seen before it has a hole behind.
+                tail.begin_anew(end)
+                return
+            tail.append(batches, min(end, batches[-1].last_offset + 1))
+
+    async def _before(
         self, topic: str, layout: PartitionLayout, start: int, end: int
-    ) -> tuple[list[TailBatch], int]:
+    ) -> FoundBefore:
+        """The batches of ``[start, end)``, from the one that holds ``start`` on: not all of them
+        once more than twice the bytes of a step were read."""
         found: list[TailBatch] = []
-        size = 0
-        position = start
+        size, position = 0, start
         while position < end:
+            batches = await self._piece(topic, layout, position)
+            if batches is None:
+                return FoundBefore([], start, 0, is_complete=False)
+            found += [b for b in batches if b.base_offset < end]
+            size += sum(b.size_bytes for b in batches)
+            position = batches[-1].last_offset + 1
+            if position < end and size > 2 * STEP_BYTES:
+                return FoundBefore([], start, size, is_complete=False)
+        return FoundBefore(found, min(start, found[0].base_offset), size, is_complete=True)
+
+    async def _piece(
+        self, topic: str, layout: PartitionLayout, position: int
+    ) -> list[TailBatch] | None:
+        """The batches of one fetch, at least one; ``None``: the log begins behind ``position``."""
+        try:
             piece = await self._reader.fetch(
                 topic,
                 layout.partition,
@@ -174,14 +267,29 @@ class TailScanner:
                 node=layout.leader,
                 leader_epoch=layout.leader_epoch,
             )
-            batches = list(tail_batches(piece.data))
-            size += len(piece.data)
-            if not batches or batches[-1].last_offset < position:
-                # Nothing at or past the position: the rest was removed by retention meanwhile.
-                break
-            found += [b for b in batches if start <= b.base_offset < end]
-            position = batches[-1].last_offset + 1
-        return found, size
+        except KafkaError as error:
+            if error.code is ErrorCode.offset_out_of_range:
+                return None
+            raise
+        batches = list(tail_batches(piece.data))
+        if not batches or batches[-1].last_offset < position:
+            raise KafkaError(
+                ErrorCode.request_timed_out,
+                f"fetch of {topic}-{layout.partition} at {position}: no whole batch, below the "
+                f"high watermark {piece.high_watermark}",
+            )
+        return batches
+
+
+@dataclass(frozen=True, slots=True)
+class FoundBefore:
+    """A step on the way back: its batches and its first offset (inclusive)."""
+
+    batches: list[TailBatch]
+    start: int
+    size: int
+    """Bytes that were read for it."""
+    is_complete: bool
 
 
 def tail_batches(data: bytes) -> Iterable[TailBatch]:
@@ -195,4 +303,5 @@ def tail_batches(data: bytes) -> Iterable[TailBatch]:
             base_sequence=header.base_sequence,
             max_timestamp=header.max_timestamp,
             is_control=header.is_control,
+            size_bytes=header.size,
         )

@@ -118,6 +118,7 @@ class RebuildPostgres:
                     )
                 ),
                 row["updated_at"],
+                row["unlocated_sequence"],
             )
             for row in self._call("rebuild_known_producers", log)
         }
@@ -282,4 +283,5 @@ def _producer(number: int, entry: ProducerEntry) -> dict[str, object]:
         "base_offsets": [batch.base_offset for batch in entry.batches],
         "append_times": [batch.append_time for batch in entry.batches],
         "updated_at": entry.updated_at,
+        "unlocated_sequence": entry.unlocated_sequence,
     }

@@ -62,7 +62,8 @@ BEGIN
     SELECT *, CASE
             WHEN producer_id < 0 THEN 'has no producer id'
             WHEN producer_epoch < 0 THEN 'has no producer epoch'
-            WHEN base_offset < 0 THEN 'begins below offset 0'
+            WHEN base_offset < 0 AND (base_offset, last_offset) <> (-1, -1)
+                THEN 'begins below offset 0'
             WHEN base_offset > last_offset THEN 'begins after its end'
             WHEN last_offset >= p_boundary THEN format('is not below B0 %s', p_boundary)
         END AS why
@@ -80,17 +81,23 @@ BEGIN
 END
 $$;
 
--- The last five batches of each producer's newest epoch, as commits go on from them.
+-- The last five batches of each producer's newest epoch, as commits go on from them. A seed with
+-- offsets -1 tells up to which sequence it appended more, whose offsets are not known.
 CREATE FUNCTION write_producer_state(p_log_id bigint, p_seeds jsonb) RETURNS void
 LANGUAGE sql AS $$
     DELETE FROM producer_state WHERE log_id = p_log_id;
     INSERT INTO producer_state (log_id, producer_id, producer_epoch, base_sequences,
-            last_sequences, base_offsets, append_times)
+            last_sequences, base_offsets, append_times, unlocated_sequence)
         SELECT p_log_id, producer_id, producer_epoch,
-               array_agg(base_sequence ORDER BY base_offset),
-               array_agg(last_sequence ORDER BY base_offset),
-               array_agg(base_offset ORDER BY base_offset),
-               array_agg("timestamp" ORDER BY base_offset)
+               coalesce(array_agg(base_sequence ORDER BY base_offset)
+                   FILTER (WHERE base_offset >= 0), '{}'),
+               coalesce(array_agg(last_sequence ORDER BY base_offset)
+                   FILTER (WHERE base_offset >= 0), '{}'),
+               coalesce(array_agg(base_offset ORDER BY base_offset)
+                   FILTER (WHERE base_offset >= 0), '{}'),
+               coalesce(array_agg("timestamp" ORDER BY base_offset)
+                   FILTER (WHERE base_offset >= 0), '{}'),
+               max(last_sequence) FILTER (WHERE base_offset < 0)
         FROM (
             SELECT s.*,
                    max(producer_epoch) OVER (PARTITION BY producer_id) AS current_epoch,
@@ -126,7 +133,7 @@ LANGUAGE sql AS $$
 $$;
 
 -- Seeds are a jsonb array of {producer_id, producer_epoch, base_sequence, last_sequence,
--- base_offset, last_offset, timestamp}, oldest first per producer.
+-- base_offset, last_offset, timestamp}, oldest first per producer, one without offsets before them.
 CREATE FUNCTION write_seeds(p_log logs, p_seeds jsonb) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN

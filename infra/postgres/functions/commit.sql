@@ -39,8 +39,14 @@ BEGIN
 END
 $$;
 
--- tideline/domain/producer_state.py in SQL: NONE, DUPLICATE, OUT_OF_ORDER_SEQUENCE or
--- INVALID_PRODUCER_EPOCH. A state with a null producer_id is no state.
+-- Whether a sequence is p_last or one of the half cycle before it: 0 follows 2147483647.
+CREATE FUNCTION sequence_is_up_to(p_sequence integer, p_last integer) RETURNS boolean
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT mod(p_last - p_sequence::bigint + 2147483648, 2147483648) <= 1073741824
+$$;
+
+-- tideline/domain/producer_state.py in SQL: NONE, DUPLICATE, DUPLICATE_SEQUENCE_NUMBER,
+-- OUT_OF_ORDER_SEQUENCE or INVALID_PRODUCER_EPOCH. A state with a null producer_id is no state.
 CREATE FUNCTION judge_batch(
     p_state producer_state, p_epoch integer, p_base_sequence integer, p_last_sequence integer
 ) RETURNS text
@@ -56,8 +62,11 @@ BEGIN
         RETURN CASE WHEN p_base_sequence = 0 THEN 'NONE' ELSE 'OUT_OF_ORDER_SEQUENCE' END;
     ELSIF duplicate_position(p_state, p_epoch, p_base_sequence, p_last_sequence) IS NOT NULL THEN
         RETURN 'DUPLICATE';
+    ELSIF sequence_is_up_to(p_last_sequence, p_state.unlocated_sequence) THEN
+        RETURN 'DUPLICATE_SEQUENCE_NUMBER';
     END IF;
-    v_last := p_state.last_sequences[cardinality(p_state.last_sequences)];
+    v_last := coalesce(p_state.last_sequences[cardinality(p_state.last_sequences)],
+        p_state.unlocated_sequence);
     IF p_base_sequence = (CASE WHEN v_last = 2147483647 THEN 0 ELSE v_last + 1 END) THEN
         RETURN 'NONE';
     END IF;
@@ -146,17 +155,22 @@ BEGIN
             THEN cardinality(v_state.base_sequences) - 3 ELSE 6 END;
         INSERT INTO producer_state
             (log_id, producer_id, producer_epoch, base_sequences, last_sequences, base_offsets,
-             append_times)
+             append_times, unlocated_sequence)
             VALUES (p_log_id, p_producer_id, p_epoch,
                 v_state.base_sequences[v_kept :] || p_base_sequence,
                 v_state.last_sequences[v_kept :] || p_last_sequence,
                 v_state.base_offsets[v_kept :] || base_offset,
-                v_state.append_times[v_kept :] || append_time)
+                v_state.append_times[v_kept :] || append_time,
+                -- With five known ones Kafka has forgotten what came before, too.
+                CASE WHEN v_state.producer_epoch = p_epoch
+                    AND cardinality(v_state.base_sequences) < 4
+                    THEN v_state.unlocated_sequence END)
             ON CONFLICT (log_id, producer_id) DO UPDATE SET
                 producer_epoch = excluded.producer_epoch,
                 base_sequences = excluded.base_sequences,
                 last_sequences = excluded.last_sequences,
                 base_offsets = excluded.base_offsets, append_times = excluded.append_times,
+                unlocated_sequence = excluded.unlocated_sequence,
                 updated_at = excluded.updated_at;
     ELSE
         v_original := CASE WHEN error = 'DUPLICATE' THEN

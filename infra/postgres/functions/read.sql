@@ -317,7 +317,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
         ORDER BY p.updated_at DESC, p.producer_id LIMIT p_limit
     )
     SELECT topic_id, partition, producer_id, producer_epoch,
-           coalesce(last_sequences[cardinality(last_sequences)], -1),
+           coalesce(last_sequences[cardinality(last_sequences)], unlocated_sequence, -1),
            coalesce(append_times[cardinality(append_times)], -1)
     FROM newest ORDER BY topic_id, partition, producer_id
 $$;

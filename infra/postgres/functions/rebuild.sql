@@ -333,7 +333,7 @@ $$;
 
 -- Ends the transaction of a log: its high watermark, and the producers that are others than before,
 -- an array of {producer_id, producer_epoch, base_sequences, last_sequences, base_offsets,
--- append_times, updated_at}. Refused when two batches hold one offset.
+-- append_times, updated_at, unlocated_sequence (-1: none)}. Refused when two batches hold one offset.
 CREATE FUNCTION rebuild_end_of_log(
     p_topic_id uuid, p_partition integer, p_high_watermark bigint, p_max_timestamp bigint,
     p_producers jsonb
@@ -357,18 +357,18 @@ BEGIN
             max_timestamp = greatest(max_timestamp, p_max_timestamp)
         WHERE log_id = v_log.log_id;
     INSERT INTO producer_state AS p (log_id, producer_id, producer_epoch, base_sequences,
-            last_sequences, base_offsets, append_times, updated_at)
+            last_sequences, base_offsets, append_times, unlocated_sequence, updated_at)
         SELECT v_log.log_id, n.producer_id, n.producer_epoch, n.base_sequences, n.last_sequences,
-               n.base_offsets, n.append_times,
+               n.base_offsets, n.append_times, nullif(n.unlocated_sequence, -1),
                CASE WHEN n.updated_at < 0 THEN clock_timestamp()
                    ELSE to_timestamp(n.updated_at / 1000.0) END
         FROM jsonb_to_recordset(p_producers) AS n (producer_id bigint, producer_epoch integer,
             base_sequences integer[], last_sequences integer[], base_offsets bigint[],
-            append_times bigint[], updated_at bigint)
+            append_times bigint[], updated_at bigint, unlocated_sequence integer)
         ON CONFLICT (log_id, producer_id) DO UPDATE SET producer_epoch = excluded.producer_epoch,
             base_sequences = excluded.base_sequences, last_sequences = excluded.last_sequences,
             base_offsets = excluded.base_offsets, append_times = excluded.append_times,
-            updated_at = excluded.updated_at;
+            unlocated_sequence = excluded.unlocated_sequence, updated_at = excluded.updated_at;
 END
 $$;
 
@@ -404,11 +404,12 @@ $$;
 CREATE FUNCTION rebuild_known_producers(p_topic_id uuid, p_partition integer)
 RETURNS TABLE (
     producer_id bigint, producer_epoch integer, base_sequences integer[],
-    last_sequences integer[], base_offsets bigint[], append_times bigint[], updated_at bigint
+    last_sequences integer[], base_offsets bigint[], append_times bigint[], updated_at bigint,
+    unlocated_sequence integer
 )
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
     SELECT p.producer_id, p.producer_epoch, p.base_sequences, p.last_sequences, p.base_offsets,
-           p.append_times, epoch_ms(p.updated_at)
+           p.append_times, epoch_ms(p.updated_at), coalesce(p.unlocated_sequence, -1)
     FROM logs AS l JOIN producer_state AS p USING (log_id)
     WHERE l.topic_id = p_topic_id AND l.partition = p_partition
 $$;

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tideline.domain.pipelining import MAX_SEQUENCE
-from tideline.domain.producer_tail import LastSequence, ProducerTail, TailBatch
+from tideline.domain.producer_tail import LastSequence, ProducerSeed, ProducerTail, TailBatch
 
 
 def batch(offset: int, sequence: int, *, producer: int = 1, records: int = 10) -> TailBatch:
@@ -43,11 +43,52 @@ def test_a_producer_that_expired_gets_no_seed() -> None:
     assert tail(batch(0, 0), up_to=10).seeds([], 10) == ()
 
 
-def test_an_idle_producer_gets_its_last_sequence_alone() -> None:
-    found = ProducerTail(500, 500)
-    (seed,) = found.seeds([last(41)], 600)
-    assert (seed.base_sequence, seed.last_sequence) == (41, 41)
-    assert seed.last_offset < 500
+def unlocated_and_located(seeds: tuple[ProducerSeed, ...]) -> tuple[list[int], list[int]]:
+    """Last sequences of those without offsets, base sequences of the others."""
+    return (
+        [s.last_sequence for s in seeds if s.is_unlocated],
+        [s.base_sequence for s in seeds if not s.is_unlocated],
+    )
+
+
+def test_of_batches_that_were_not_found_the_last_sequence_is_known_and_no_offset() -> None:
+    """An offset that was made up would be told to its client (a retry of one record matches)."""
+    (seed,) = ProducerTail(500, 500).seeds([last(41)], 600)
+    assert (seed.last_sequence, seed.base_offset, seed.last_offset) == (41, -1, -1)
+
+
+def test_a_scan_that_missed_the_newest_batch_is_not_believed() -> None:
+    """The broker says that sequence 29 was appended: batches up to 19 are not the last ones."""
+    found = ProducerTail(100, 100)
+    found.append([batch(100, 0), batch(110, 10)], 130)
+    assert unlocated_and_located(found.seeds([last(29)], 130)) == ([29], [])
+
+
+def test_a_scan_with_a_hole_believes_what_is_behind_it() -> None:
+    found = ProducerTail(100, 100)
+    found.append([batch(100, 0), batch(120, 20), batch(130, 30)], 140)
+    assert unlocated_and_located(found.seeds([last(39)], 140)) == ([19], [20, 30])
+
+
+def test_fewer_than_five_batches_may_have_others_before_them() -> None:
+    found = ProducerTail(100, 100)
+    found.append([batch(100, 50), batch(110, 60)], 120)
+    assert unlocated_and_located(found.seeds([last(69)], 120)) == ([49], [50, 60])
+
+
+def test_all_batches_are_known_where_the_whole_log_was_read_or_an_older_epoch_was_seen() -> None:
+    whole = tail(batch(0, 50), batch(10, 60), up_to=20)
+    assert unlocated_and_located(whole.seeds([last(69)], 20)) == ([], [50, 60])
+    older = ProducerTail(100, 100)
+    older.append([batch(100, 50), replace(batch(110, 0), producer_epoch=1)], 120)
+    assert unlocated_and_located(older.seeds([last(9, epoch=1)], 120)) == ([], [0])
+
+
+def test_sequence_0_may_follow_the_largest_one() -> None:
+    """A batch of before the wrap is a duplicate, too."""
+    found = ProducerTail(100, 100)
+    found.append([batch(100, 0)], 110)
+    assert unlocated_and_located(found.seeds([last(9)], 110)) == ([MAX_SEQUENCE], [0])
 
 
 def test_batches_of_an_older_epoch_are_left_out() -> None:

@@ -1,4 +1,4 @@
-"""The tail is scanned once before the pause, and inside it only what is new."""
+"""The way back is read before the pause, in steps of bytes; inside it only what is new."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ import struct
 from typing import Any, cast
 from uuid import UUID
 
+import pytest
+from kio.schema.errors import ErrorCode
+
 from tideline.domain.ids import TopicIdPartition
-from tideline.domain.producer_tail import LastSequence, ProducerTail
-from tideline.kafka.log_reader import STEP_OFFSETS, FetchedPiece, TailScanner
+from tideline.domain.producer_tail import LastSequence, ProducerSeed, ProducerTail
+from tideline.kafka.errors import KafkaError
+from tideline.kafka.log_reader import FETCH_BYTES, STEP_BYTES, FetchedPiece, TailScanner
 from tideline.kafka.observer import PartitionLayout
 
 LOG = TopicIdPartition(UUID(int=1), 0)
@@ -16,28 +20,45 @@ LAYOUT = PartitionLayout(0, 1, 5, (1,), (1,))
 RECORDS = 10
 
 
-def record_batch(offset: int, producer: int, sequence: int) -> bytes:
+def record_batch(offset: int, producer: int, sequence: int, size: int = 0) -> bytes:
     body = struct.pack(
         ">ibIhiqqqhii", 5, 2, 0, 0, RECORDS - 1, 0, offset, producer, 0, sequence, RECORDS
     )
+    body += bytes(max(0, size - len(body) - 12))
     return struct.pack(">qi", offset, len(body)) + body
 
 
 class FakeLog:
-    """Batches of ten records; producer 2 wrote only the very first five."""
+    """Batches of ten records; producer 2 wrote only the very first five. As a broker does, a fetch
+    gives whole batches up to its bytes, and one at least."""
 
-    def __init__(self, batches: int) -> None:
+    def __init__(self, batches: int, size: int = 0) -> None:
+        self.batches, self.size = batches, size
+        self.log_start = 0
         self.reads: list[int] = []
-        self.batches = batches
+        self.read_bytes = 0
+        self.refusals: dict[int, Exception] = {}
+        """By the number of the read that is refused."""
 
     async def fetch(self, topic: str, partition: int, offset: int, **_: Any) -> FetchedPiece:
         self.reads.append(offset)
-        first = offset // RECORDS
-        data = b"".join(
-            record_batch(n * RECORDS, 2 if n < 5 else 1, (n if n < 5 else n - 5) * RECORDS)
-            for n in range(first, min(first + 50, self.batches))
-        )
-        return FetchedPiece(data, self.batches * RECORDS, 0)
+        if (refusal := self.refusals.get(len(self.reads))) is not None:
+            raise refusal
+        if offset < self.log_start:
+            raise KafkaError(ErrorCode.offset_out_of_range, "fetch")
+        data = b""
+        for n in range(offset // RECORDS, self.batches):
+            writer, sequence = (2, n) if n < 5 else (1, n - 5)
+            one = record_batch(n * RECORDS, writer, sequence * RECORDS, self.size)
+            if data and len(data) + len(one) > FETCH_BYTES:
+                break
+            data += one
+        self.read_bytes += len(data)
+        return FetchedPiece(data, self.end, self.log_start)
+
+    @property
+    def end(self) -> int:
+        return self.batches * RECORDS
 
     def active(self) -> list[LastSequence]:
         return [
@@ -46,48 +67,105 @@ class FakeLog:
         ]
 
 
-async def scan(log: FakeLog, scanner: TailScanner, **changes: Any) -> ProducerTail:
-    spots: dict[str, int] = {"local_start": 0, "end": log.batches * RECORDS, **changes}
-    return await scanner.scan("orders", LOG, LAYOUT, log.active(), **spots)
+def scanner_of(log: FakeLog, **bounds: int) -> TailScanner:
+    return TailScanner(cast(Any, log), **bounds)
+
+
+async def look_back(log: FakeLog, scanner: TailScanner, local_start: int = 0) -> ProducerTail:
+    return await scanner.look_back(
+        "orders", LOG, LAYOUT, log.active(), local_start=local_start, end=log.end
+    )
+
+
+def seeds_of(tail: ProducerTail, log: FakeLog, producer: int) -> list[ProducerSeed]:
+    return [s for s in tail.seeds(log.active(), log.end) if s.producer_id == producer]
 
 
 async def test_the_scan_goes_back_until_every_producer_has_its_five_batches() -> None:
     log = FakeLog(1_000)
-    seeds = (await scan(log, TailScanner(cast(Any, log)))).seeds(log.active(), 10_000)
-    assert [s.base_sequence for s in seeds if s.producer_id == 2] == [0, 10, 20, 30, 40]
-    assert [s.last_offset for s in seeds if s.producer_id == 1][-1] == 9_999
+    tail = await look_back(log, scanner_of(log))
+    assert [s.base_sequence for s in seeds_of(tail, log, 2)] == [0, 10, 20, 30, 40]
+    assert seeds_of(tail, log, 1)[-1].last_offset == 9_999
 
 
 async def test_it_never_goes_below_what_the_broker_has_locally() -> None:
     log = FakeLog(1_000)
-    tail = await scan(log, TailScanner(cast(Any, log)), local_start=5_000)
+    tail = await look_back(log, scanner_of(log), local_start=5_000)
     assert min(log.reads) >= 5_000
-    (idle,) = [s for s in tail.seeds(log.active(), 10_000) if s.producer_id == 2]
-    assert (idle.base_sequence, idle.last_sequence) == (49, 49)
+    (unlocated,) = seeds_of(tail, log, 2)
+    assert unlocated.is_unlocated
+    assert unlocated.last_sequence == 49
 
 
-async def test_its_bytes_are_bounded() -> None:
-    log = FakeLog(1_000)
-    tail = await scan(log, TailScanner(cast(Any, log), max_back_bytes=1))
-    assert tail.scanned_from == 10_000 - STEP_OFFSETS
+@pytest.mark.parametrize(
+    "size", [100, 100_000, 1_000_000, 5_000_000], ids="{} bytes a batch".format
+)
+async def test_a_step_is_bounded_by_bytes_whatever_its_batches_weigh(size: int) -> None:
+    log = FakeLog(300, size)
+    bound = 16 * 1024 * 1024
+    await look_back(log, scanner_of(log, max_back_bytes=bound))
+    assert log.read_bytes <= bound + 2 * STEP_BYTES + FETCH_BYTES + size
 
 
-async def test_what_was_scanned_before_is_not_read_again() -> None:
+async def test_in_the_pause_only_what_was_appended_since_is_read() -> None:
     log = FakeLog(600)
-    scanner = TailScanner(cast(Any, log))
-    await scan(log, scanner)
+    scanner = scanner_of(log)
+    await look_back(log, scanner, local_start=3_000)
+    assert not seeds_of(await look_back(log, scanner, local_start=3_000), log, 2)[0].base_offset > 0
     log.reads.clear()
+    assert await scanner.catch_up("orders", LOG, LAYOUT, log.end) is not None
+    assert log.reads == []
     log.batches += 3
-    tail = await scan(log, scanner)
+    tail = await scanner.catch_up("orders", LOG, LAYOUT, log.end)
     assert log.reads == [6_000]
-    assert tail.seeds(log.active(), 6_030)[4].last_offset == 6_029
+    assert tail is not None
+    assert seeds_of(tail, log, 1)[-1].last_offset == 6_029
 
 
-async def test_another_leader_epoch_is_scanned_anew() -> None:
+async def test_of_another_leader_epoch_nothing_is_known_in_the_pause() -> None:
     log = FakeLog(10)
-    scanner = TailScanner(cast(Any, log))
-    await scan(log, scanner)
-    log.reads.clear()
+    scanner = scanner_of(log)
+    await look_back(log, scanner)
     moved = PartitionLayout(0, 2, 6, (1, 2), (1, 2))
-    await scanner.scan("orders", LOG, moved, log.active(), local_start=0, end=100)
+    assert await scanner.catch_up("orders", LOG, moved, log.end) is None
+    log.reads.clear()
+    await scanner.look_back("orders", LOG, moved, log.active(), local_start=0, end=log.end)
     assert log.reads
+
+
+async def test_an_attempt_that_a_broker_ended_goes_on_where_it_was() -> None:
+    log = FakeLog(300, 1_000_000)
+    scanner = scanner_of(log)
+    log.refusals[10] = KafkaError(ErrorCode.throttling_quota_exceeded, "fetch")
+    with pytest.raises(KafkaError):
+        await look_back(log, scanner)
+    reached = min(log.reads[:9])
+    log.refusals.clear()
+    log.reads.clear()
+    await look_back(log, scanner)
+    assert max(log.reads) <= reached
+
+
+async def test_what_retention_takes_during_the_scan_is_not_known() -> None:
+    log = FakeLog(1_000)
+    scanner = scanner_of(log)
+    await look_back(log, scanner, local_start=9_000)
+    log.batches += 500
+    log.log_start = 12_000
+    tail = await look_back(log, scanner, local_start=9_000)
+    assert tail.scanned_from >= 12_000
+    assert seeds_of(tail, log, 2)[0].is_unlocated
+    assert [s.base_offset for s in seeds_of(tail, log, 1)] == [14_950 + 10 * n for n in range(5)]
+
+
+async def test_a_hole_in_an_answer_is_an_error_and_never_a_missing_batch() -> None:
+    """The newest batch would otherwise be missed, and its retry be stored a second time."""
+
+    class Cut(FakeLog):
+        async def fetch(self, topic: str, partition: int, offset: int, **_: Any) -> FetchedPiece:
+            piece = await super().fetch(topic, partition, offset)
+            return FetchedPiece(b"", piece.high_watermark, 0) if len(self.reads) == 2 else piece
+
+    log = Cut(1_000)
+    with pytest.raises(KafkaError, match="no whole batch"):
+        await look_back(log, scanner_of(log))

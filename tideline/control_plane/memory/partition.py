@@ -438,9 +438,10 @@ class Partition:
 
     def _assert_below(self, seeds: Sequence[ProducerSeed], boundary: int | None) -> None:
         for s in seeds:
-            is_batch = (
-                0 <= s.base_offset <= s.last_offset and min(s.producer_id, s.producer_epoch) >= 0
+            lies = 0 <= s.base_offset <= s.last_offset or (
+                s.is_unlocated and s.last_offset == s.base_offset
             )
+            is_batch = lies and min(s.producer_id, s.producer_epoch) >= 0
             if not is_batch or (boundary is not None and s.last_offset >= boundary):
                 raise SeedNotBelowBoundary(
                     f"the seed of producer {s.producer_id} (epoch {s.producer_epoch}, offsets "
