@@ -117,8 +117,8 @@ class Scene(ABC):
         """Let the deadline pass without waiting for it."""
 
     @abstractmethod
-    def set_clock_forward(self, hours: int) -> None:
-        """The database's clock shows so many hours more, which nobody has lived through."""
+    def set_clock_forward(self, minutes: int) -> None:
+        """The database's clock shows so many minutes more, which nobody has lived through."""
 
     @abstractmethod
     def age_commits(self, ms: int) -> None:
@@ -266,8 +266,8 @@ class MemoryScene(Scene):
         if partition.quiesce is QuiesceState.CLOSED:
             partition.deadline_ms = self.clock.now - 1_000
 
-    def set_clock_forward(self, hours: int) -> None:
-        self.clock.now += hours * 3_600_000
+    def set_clock_forward(self, minutes: int) -> None:
+        self.clock.now += minutes * 60_000
 
     def age_commits(self, ms: int) -> None:
         for file in self.memory.files.by_key.values():
@@ -321,8 +321,8 @@ class PostgresScene(Scene):
             log.partition,
         )
 
-    def set_clock_forward(self, hours: int) -> None:
-        passed = f"interval '{hours} h'"
+    def set_clock_forward(self, minutes: int) -> None:
+        passed = f"interval '{minutes} min'"
         self.sql(f"UPDATE producer_state SET updated_at = updated_at - {passed}")
         self.sql(
             f"UPDATE producer_expiry SET last_run = last_run - {passed}, "

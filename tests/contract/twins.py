@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, is_dataclass, replace
 from datetime import datetime
 from typing import Any, cast
 
@@ -48,9 +48,16 @@ class TwinScene(Scene):
         self.postgres.expire_quiesce(log)
         self.of_memory.expire_quiesce(log)
 
-    def set_clock_forward(self, hours: int) -> None:
-        self.postgres.set_clock_forward(hours)
-        self.of_memory.set_clock_forward(hours)
+    def set_clock_forward(self, minutes: int) -> None:
+        """The plane in memory goes by Postgres's clock: there, too, what was moves back."""
+        self.postgres.set_clock_forward(minutes)
+        passed, memory = minutes * 60_000, self.of_memory.memory
+        for partition in memory.topics.partitions():
+            for number, entry in partition.producers.items():
+                partition.producers[number] = replace(entry, updated_at=entry.updated_at - passed)
+        if memory.expiry_ran_at is not None:
+            memory.expiry_ran_at -= passed
+        memory.expiry_not_before -= passed
 
     def age_commits(self, ms: int) -> None:
         self.postgres.age_commits(ms)

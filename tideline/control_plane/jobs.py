@@ -457,8 +457,8 @@ class JobsControlPlane(GarbageCalls, TableCalls):
         return self._call(Function("prune_batches", value(int)), limit)
 
     def expire_producers(self, idle_ms: int, limit: int = STEP_ROWS) -> int:
-        """Forget producers idle for ``producer.id.expiration.ms``; how many. Repeat while it is
-        ``limit``."""
+        """Forget producers idle for ``producer.id.expiration.ms``, at least for four hours; how
+        many. Repeat while it is ``limit``."""
         return self._call(Function("expire_producers", value(int)), idle_ms, limit)
 
     def forget_tracking_changes(self, kept_ms: int) -> int:

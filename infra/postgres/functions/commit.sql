@@ -330,8 +330,8 @@ END
 $$;
 
 -- Whether the clock may be trusted to say who was idle. Where it went on, since the last run, by more
--- than half the time that one may be idle (an hour at least), it may have been set forward: a retry
--- of a minute ago would look like one of yesterday. Then nobody is forgotten for that long.
+-- than half the time that one may be idle, it may have been set forward: a retry of a minute ago
+-- would look like one of yesterday. Then nobody is forgotten for that long.
 CREATE FUNCTION note_producer_expiry(p_idle interval) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -340,7 +340,7 @@ DECLARE
 BEGIN
     INSERT INTO producer_expiry (last_run) VALUES (v_now) ON CONFLICT DO NOTHING;
     SELECT * INTO STRICT v_known FROM producer_expiry FOR UPDATE;
-    IF v_now - v_known.last_run > greatest(p_idle / 2, interval '1 hour') THEN
+    IF v_now - v_known.last_run > p_idle / 2 THEN
         v_known.not_before := v_now + p_idle;
     END IF;
     UPDATE producer_expiry SET last_run = v_now, not_before = v_known.not_before;
@@ -349,14 +349,17 @@ END
 $$;
 
 -- A producer that was idle for producer.id.expiration.ms is forgotten and then treated as one
--- without state (schedule 21). Called by a periodic job; at most p_limit rows at a time.
+-- without state (schedule 21). Kafka allows a millisecond, by which a step of the clock cannot be told
+-- from time that passed: nobody is forgotten within four hours. Called by a periodic job; at most
+-- p_limit rows at a time.
 CREATE FUNCTION expire_producers(p_idle_ms bigint, p_limit integer) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
 DECLARE
-    v_before timestamptz := clock_timestamp() - p_idle_ms * interval '1 millisecond';
+    v_idle interval := greatest(p_idle_ms, 14400000) * interval '1 millisecond';
+    v_before timestamptz := clock_timestamp() - v_idle;
     v_expired integer;
 BEGIN
-    IF NOT note_producer_expiry(p_idle_ms * interval '1 millisecond') THEN
+    IF NOT note_producer_expiry(v_idle) THEN
         RETURN 0;
     END IF;
     -- By where they lie, locked: where statistics say that there is no producer, a join by their keys

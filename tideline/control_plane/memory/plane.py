@@ -967,8 +967,9 @@ class MemoryControlPlane(ControlPlane):
 
     def expire_producers(self, idle_ms: int, limit: int = STEP_ROWS) -> int:
         now = self.now_ms()
+        idle_ms = max(idle_ms, 4 * HOUR_MS)
         last, self.expiry_ran_at = self.expiry_ran_at, now
-        if last is not None and now - last > max(idle_ms // 2, HOUR_MS):
+        if last is not None and now - last > idle_ms // 2:
             # The clock may have been set forward: a retry of a minute ago looks like yesterday's.
             self.expiry_not_before = now + idle_ms
         if now < self.expiry_not_before:
