@@ -184,7 +184,13 @@ async def prefetch(services: WorkerServices, ref: PartitionRef) -> CachedObserva
         for p in active
     ]
     await services.tails.look_back(
-        topic, ref.log, layout, sequences, local_start=local_start, end=watermark
+        topic,
+        ref.log,
+        layout,
+        sequences,
+        log_start=log_start,
+        local_start=local_start,
+        end=watermark,
     )
     timestamp, offset = await prefix_maximum(
         services, ref, layout, log_start, local_start=local_start, end=watermark

@@ -170,7 +170,7 @@ class Worker:
             admin=model,
             deletion=model,
             reader=reader,
-            tails=TailScanner(reader),
+            tails=TailScanner(reader, KafkaObserver(cluster, 2_000)),
             remote_log=model,
             inventory=model,
             acks=AckListener(plane),

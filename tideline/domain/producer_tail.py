@@ -82,11 +82,18 @@ class ProducerTail:
     scanned_from: int
     scanned_to: int
     batches: dict[int, list[TailBatch]] = field(default_factory=dict)
+    bytes_back: int = 0
+    """How much was read on the way back."""
+    located: dict[int, list[TailBatch]] = field(default_factory=dict)
+    """By producer: of one whose batches all lie before the range, its newest that were found there
+    by their time. None: they were looked for in vain."""
 
     def begin_anew(self, at: int) -> None:
         """Forget what was found: something before ``at`` can be read no more."""
         self.batches.clear()
+        self.located.clear()
         self.scanned_from = self.scanned_to = at
+        self.bytes_back = 0
 
     def append(self, found: Iterable[TailBatch], up_to: int) -> None:
         """Take in the batches of ``[scanned_to, up_to)``, in offset order."""
@@ -118,10 +125,22 @@ class ProducerTail:
             for mine in [self._of(producer)]
         )
 
+    def unlocated(self, active: Iterable[LastSequence]) -> list[LastSequence]:
+        """Producers of which nothing was found, nor looked for elsewhere."""
+        return [
+            producer
+            for producer in active
+            if producer.last_sequence >= 0
+            and not self._of(producer)
+            and producer.producer_id not in self.located
+        ]
+
     def _of(self, producer: LastSequence) -> list[TailBatch]:
+        number = producer.producer_id
+        before = [b for b in self.located.get(number, ()) if b.last_offset < self.scanned_from]
         return [
             b
-            for b in self.batches.get(producer.producer_id, ())
+            for b in (before + self.batches.get(number, []))[-BATCHES_KEPT:]
             if b.producer_epoch == producer.producer_epoch
         ]
 
@@ -160,8 +179,8 @@ class ProducerTail:
         remembers. Sequence 0 alone does not show it: it also follows the largest one."""
         if len(mine) >= BATCHES_KEPT or self.scanned_from == 0:
             return True
-        oldest = self.batches[producer.producer_id][0]
-        return mine[0].base_sequence == 0 and oldest.producer_epoch != producer.producer_epoch
+        seen = self.located.get(producer.producer_id) or self.batches[producer.producer_id]
+        return mine[0].base_sequence == 0 and seen[0].producer_epoch != producer.producer_epoch
 
 
 def _unbroken(mine: list[TailBatch]) -> list[TailBatch]:

@@ -4,9 +4,11 @@ log for producer seeds."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+import structlog
 from kio.schema.errors import ErrorCode
 from kio.schema.fetch.v12 import request as fr
 from kio.schema.fetch.v12.response import FetchResponse
@@ -21,10 +23,13 @@ from tideline.kafka.errors import KafkaError
 from tideline.kafka.observer import (
     CONSUMER,
     STALE_EPOCH_ERRORS,
+    KafkaObserver,
     LeaderMoved,
     PartitionLayout,
     milliseconds,
 )
+
+logger = structlog.get_logger()
 
 FETCH_BYTES = 4 * 1024 * 1024
 EMPTY_ANSWERS_S = 60.0
@@ -134,23 +139,36 @@ def _fetch_request(
 STEP_BYTES = 4 * 1024 * 1024
 """About as much is read at a time on the way back. Batches are whole: the last may be larger."""
 MAX_BACK_BYTES = 64 * 1024 * 1024
-"""How far back a scan reads. Of what lies before it a producer's last sequence is known, without an
-offset."""
+"""How far back a scan reads."""
+LOCATE_BYTES = 8 * 1024 * 1024
+"""How much is read for one producer that the scan did not reach: on from the time of its last
+batch, and back from there."""
+LOCATED_AT_ONCE = 20
+RETRIED_WITHIN_MS = 15 * 60 * 1000
+"""A client that was answered nothing gives a batch up within its ``delivery.timeout.ms`` (Java: two
+minutes, librdkafka: five)."""
 MAX_KEPT_TAILS = 10_000
 
 
 class TailScanner:
     """Keeps one :class:`ProducerTail` per partition while its migration is under way.
 
-    The broker remembers one batch per producer for us to ask for; the last five come from the
-    batch headers at the log's tail. The way back is read before the write pause and kept, step by
+    A broker tells one batch per producer; the last five come from the batch headers at the log's
+    tail. The way back is read before the write pause and kept, step by
     step, so that an attempt that ends goes on from there; inside the pause only what was appended
     since is read.
     """
 
-    def __init__(self, reader: LogReader, *, max_back_bytes: int = MAX_BACK_BYTES) -> None:
-        self._reader = reader
-        self._max_back_bytes = max_back_bytes
+    def __init__(
+        self,
+        reader: LogReader,
+        observer: KafkaObserver,
+        *,
+        max_back_bytes: int = MAX_BACK_BYTES,
+        now_ms: Callable[[], float] = lambda: time.time() * 1000,
+    ) -> None:
+        self._reader, self._observer = reader, observer
+        self._max_back_bytes, self._now_ms = max_back_bytes, now_ms
         self._tails: dict[TopicIdPartition, tuple[int, ProducerTail]] = {}
 
     async def look_back(
@@ -160,12 +178,15 @@ class TailScanner:
         layout: PartitionLayout,
         active: Sequence[LastSequence],
         *,
+        log_start: int,
         local_start: int,
         end: int,
     ) -> ProducerTail:
         """The tail up to ``end`` (exclusive, at most the high watermark), and back until it has
         what can be known of the ``active`` producers, at most ``max_back_bytes`` or to
-        ``local_start`` (inclusive): never into remote storage. For before the write pause.
+        ``local_start`` (inclusive): not into remote storage. Those that it did not reach, and that
+        may still send a batch again, are looked for by the time of their last one, from
+        ``log_start`` (inclusive) on. For before the write pause.
 
         Continues the kept tail of the same leader epoch, else begins anew. Raises
         :class:`LeaderMoved`, and :class:`KafkaError`.
@@ -175,26 +196,78 @@ class TailScanner:
             tail = ProducerTail(end, end)
             self._keep(log, layout.leader_epoch, tail)
         await self._append(topic, layout, tail, end)
-        spent, step = 0, 1
+        await self._go_back(topic, layout, tail, active, local_start, self._max_back_bytes)
+        since = self._now_ms() - RETRIED_WITHIN_MS
+        away = [one for one in tail.unlocated(active) if one.last_timestamp >= since]
+        away.sort(key=lambda one: -one.last_timestamp)
+        for producer in away[:LOCATED_AT_ONCE]:
+            found = await self._located(topic, layout, producer, log_start)
+            tail.located[producer.producer_id] = found
+        return tail
+
+    async def _go_back(
+        self,
+        topic: str,
+        layout: PartitionLayout,
+        tail: ProducerTail,
+        active: Sequence[LastSequence],
+        first: int,
+        max_bytes: int,
+    ) -> None:
+        """Extend ``tail`` back to ``first`` (inclusive), until it is satisfied or ``max_bytes``
+        were read for it in all."""
+        step = 1
         while (
-            tail.scanned_from > local_start
-            and spent < self._max_back_bytes
-            and not tail.satisfied(active)
+            tail.scanned_from > first and tail.bytes_back < max_bytes and not tail.satisfied(active)
         ):
-            start = max(local_start, tail.scanned_from - step)
+            start = max(first, tail.scanned_from - step)
             found = await self._before(topic, layout, start, tail.scanned_from)
-            spent += found.size
+            tail.bytes_back += found.size
             if found.is_complete:
                 offsets = tail.scanned_from - found.start
                 tail.prepend(found.batches, found.start)
                 # As many offsets as that many bytes seem to have, growing carefully.
                 fitting = STEP_BYTES * offsets // max(found.size, 1)
-                step = max(1, min(fitting, step * 8, tail.scanned_from))
+                step = max(1, min(fitting, step * 8))
             elif found.size == 0:
                 break  # retention has taken it
             else:
                 step = max(1, step // 2)
-        return tail
+
+    async def _located(
+        self, topic: str, layout: PartitionLayout, producer: LastSequence, log_start: int
+    ) -> list[TailBatch]:
+        """The newest batches of ``producer``, also out of remote storage. None where they are gone,
+        or where a broker says so much as that it cannot give them."""
+        try:
+            answer = await self._observer.offset(
+                topic,
+                layout.partition,
+                producer.last_timestamp,
+                node=layout.leader,
+                leader_epoch=layout.leader_epoch,
+            )
+            position, spent = answer.offset, 0
+            while position >= 0 and spent < LOCATE_BYTES:
+                batches = await self._piece(topic, layout, position)
+                if batches is None:
+                    break
+                for batch in batches:
+                    if _is_last_of(batch, producer):
+                        behind = batch.last_offset + 1
+                        tail = ProducerTail(behind, behind)
+                        await self._go_back(
+                            topic, layout, tail, [producer], log_start, LOCATE_BYTES
+                        )
+                        return tail.batches.get(producer.producer_id, [])
+                spent += sum(batch.size_bytes for batch in batches)
+                position = batches[-1].last_offset + 1
+        except LeaderMoved:
+            raise
+        except KafkaError as error:
+            logger.warning("producer.not_located", topic=topic, partition=layout.partition,
+                        producer=producer.producer_id, error=str(error))  # fmt: skip
+        return []
 
     async def catch_up(
         self, topic: str, log: TopicIdPartition, layout: PartitionLayout, end: int
@@ -279,6 +352,14 @@ class TailScanner:
                 f"high watermark {piece.high_watermark}",
             )
         return batches
+
+
+def _is_last_of(batch: TailBatch, producer: LastSequence) -> bool:
+    return (batch.producer_id, batch.producer_epoch, batch.last_sequence) == (
+        producer.producer_id,
+        producer.producer_epoch,
+        producer.last_sequence,
+    )
 
 
 @dataclass(frozen=True, slots=True)

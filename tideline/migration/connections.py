@@ -296,16 +296,16 @@ def assemble(
 ) -> WorkerServices:
     """The services over given connections; starts nothing."""
     timeout_ms = settings.kafka_request_timeout_ms
-    reader = LogReader(cluster, timeout_ms)
+    reader, observer = LogReader(cluster, timeout_ms), KafkaObserver(cluster, timeout_ms)
     return WorkerServices(
         settings=settings,
         control_plane=control_plane,
-        observer=KafkaObserver(cluster, timeout_ms),
+        observer=observer,
         topics=TopicObserver(cluster, timeout_ms),
         admin=KafkaAdmin(cluster, timeout_ms),
         deletion=RecordDeletion(cluster, timeout_ms),
         reader=reader,
-        tails=TailScanner(reader),
+        tails=TailScanner(reader, observer),
         remote_log=RemoteLogFollower(cluster, timeout_ms),
         inventory=SegmentInventory(settings),
         acks=AckListener(control_plane),

@@ -98,13 +98,13 @@ async def test_a_quiesce_on_a_worker_that_did_not_drain_looks_before_it_parks_an
     world: World,
 ) -> None:
     seen: list[bool] = []
-    scan = world.kafka.tails.scan
+    scan = world.kafka.tails.look_back
 
     async def looking(*args: Any, **spots: int) -> Any:
         seen.append(world.plane.row.quiesced)
         return await scan(*args, **spots)
 
-    world.kafka.tails.scan = looking  # type: ignore[method-assign]
+    world.kafka.tails.look_back = looking  # type: ignore[method-assign]
     await quiesce(world.services, world.given())
     assert seen == [False]
     assert world.services.cached[LOG].scanned_end == 100
@@ -268,6 +268,20 @@ async def test_the_boundary_is_persisted_with_seeds_and_the_prefixs_largest_time
     assert (request.prefix_max_timestamp, request.prefix_max_timestamp_offset) == (1_700, 95)
 
 
+async def test_after_a_change_of_the_leader_producers_are_looked_for_before_the_next_pause(
+    world: World,
+) -> None:
+    await look_ahead(world.services, REF)
+    world.kafka.layout = replace(world.kafka.layout, leader_epoch=6)
+    given = world.given(generation=1, leader_epoch=6, boundary=100)
+    error = await failure_of(seed_and_persist(world.services, given))
+    assert error.type == failures.NOT_SETTLED
+    assert not world.plane.persisted
+    await look_ahead(world.services, REF)
+    await seed_and_persist(world.services, given)
+    assert world.plane.persisted
+
+
 async def test_a_larger_timestamp_in_remote_storage_wins(world: World) -> None:
     world.kafka.max_timestamp = OffsetAnswer(-1, -1, 5)
     await persisting(world)
@@ -358,7 +372,6 @@ async def test_what_the_control_plane_refuses_keeps_its_meaning(
 
 
 async def test_no_warm_observation_survives_the_crossing(world: World) -> None:
-    world.services.cache(LOG, CachedObservation(world.kafka.layout, 100))
     await persisting(world)
     assert LOG not in world.services.cached
     assert UUID(int=1) == LOG.topic_id

@@ -188,12 +188,18 @@ class FakeTails:
     """A tail without producers, unless a test puts one in."""
 
     tail: ProducerTail | None = None
+    epoch: int | None = None
+    """Leader epoch of the last look back."""
 
-    async def scan(self, topic: str, log: Any, layout: Any, active: Any, **spots: int) -> Any:
+    async def look_back(self, topic: str, log: Any, layout: Any, active: Any, **spots: int) -> Any:
+        self.epoch = layout.leader_epoch
         return self.tail or ProducerTail(spots["end"], spots["end"])
 
+    async def catch_up(self, topic: str, log: Any, layout: Any, end: int) -> Any:
+        return (self.tail or ProducerTail(end, end)) if layout.leader_epoch == self.epoch else None
+
     def forget(self, log: TopicIdPartition) -> None:
-        self.tail = None
+        self.tail = self.epoch = None
 
 
 @dataclass

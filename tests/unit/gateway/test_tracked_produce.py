@@ -310,6 +310,18 @@ async def test_a_duplicate_is_answered_with_its_original_offset(bench: TrackedBe
     assert outcomes(await bench.ask(produce((TOPIC, 0, batch)))) == outcomes(first)
 
 
+async def test_a_duplicate_whose_offset_nobody_knows_is_told_none_that_a_record_could_have(
+    bench: TrackedBench,
+) -> None:
+    """librdkafka (``rd_kafka_msgq_set_metadata``) counts on from the base offset it is given."""
+    bench.show(SUFFIX)
+    bench.plane.refusals[0] = CommitError.DUPLICATE_SEQUENCE_NUMBER
+    batch = record_batch(5, producer_id=3, epoch=0, sequence=0)
+    ((_, (told, base)),) = outcomes(await bench.ask(produce((TOPIC, 0, batch)))).items()
+    assert told == "duplicate_sequence_number"
+    assert all(base + place < 0 for place in range(5))
+
+
 async def test_refusals_of_the_commit_are_told_in_kafkas_words(bench: TrackedBench) -> None:
     bench.show(SUFFIX)
     expected = {

@@ -13,11 +13,13 @@ from tideline.domain.ids import TopicIdPartition
 from tideline.domain.producer_tail import LastSequence, ProducerSeed, ProducerTail
 from tideline.kafka.errors import KafkaError
 from tideline.kafka.log_reader import FETCH_BYTES, STEP_BYTES, FetchedPiece, TailScanner
-from tideline.kafka.observer import PartitionLayout
+from tideline.kafka.observer import OffsetAnswer, PartitionLayout
 
 LOG = TopicIdPartition(UUID(int=1), 0)
 LAYOUT = PartitionLayout(0, 1, 5, (1,), (1,))
 RECORDS = 10
+LONG_AFTER = 10**12
+"""ms: no client sends a batch of the log again."""
 
 
 def record_batch(offset: int, producer: int, sequence: int, size: int = 0) -> bytes:
@@ -62,18 +64,31 @@ class FakeLog:
 
     def active(self) -> list[LastSequence]:
         return [
-            LastSequence(1, 0, (self.batches - 5) * RECORDS - 1, 0),
-            LastSequence(2, 0, 5 * RECORDS - 1, 0),
+            LastSequence(1, 0, (self.batches - 5) * RECORDS - 1, self.end - RECORDS),
+            LastSequence(2, 0, 5 * RECORDS - 1, 4 * RECORDS),
         ]
 
+    async def offset(self, topic: str, partition: int, spec: int, **_: Any) -> OffsetAnswer:
+        """The timestamp of a batch is its offset."""
+        first = max(self.log_start, -(-spec // RECORDS) * RECORDS)
+        return OffsetAnswer(first if first < self.end else -1, -1, -1)
 
-def scanner_of(log: FakeLog, **bounds: int) -> TailScanner:
-    return TailScanner(cast(Any, log), **bounds)
+
+def scanner_of(log: FakeLog, *, now_ms: int = LONG_AFTER, **bounds: int) -> TailScanner:
+    return TailScanner(cast(Any, log), cast(Any, log), now_ms=lambda: now_ms, **bounds)
 
 
-async def look_back(log: FakeLog, scanner: TailScanner, local_start: int = 0) -> ProducerTail:
+async def look_back(
+    log: FakeLog, scanner: TailScanner, local_start: int = 0, layout: PartitionLayout = LAYOUT
+) -> ProducerTail:
     return await scanner.look_back(
-        "orders", LOG, LAYOUT, log.active(), local_start=local_start, end=log.end
+        "orders",
+        LOG,
+        layout,
+        log.active(),
+        log_start=log.log_start,
+        local_start=local_start,
+        end=log.end,
     )
 
 
@@ -129,7 +144,7 @@ async def test_of_another_leader_epoch_nothing_is_known_in_the_pause() -> None:
     moved = PartitionLayout(0, 2, 6, (1, 2), (1, 2))
     assert await scanner.catch_up("orders", LOG, moved, log.end) is None
     log.reads.clear()
-    await scanner.look_back("orders", LOG, moved, log.active(), local_start=0, end=log.end)
+    await look_back(log, scanner, layout=moved)
     assert log.reads
 
 

@@ -208,7 +208,7 @@ async def answer(context: RequestContext, parts: Accepting, appended: Appended) 
     for at, append, taken in appended:
         assert at.topic is not None
         if append.outcome.done() and not append.outcome.cancelled():
-            outcome = outcome_of(append.outcome, at.topic.timestamp_type)
+            outcome = outcome_of(append)
             count_outcome("suffix", outcome)
         else:
             outcome = ProduceOutcome(SEND_AGAIN)

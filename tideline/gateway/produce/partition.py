@@ -10,7 +10,6 @@ from typing import Any
 
 from prometheus_client import Counter
 
-from tideline.control_plane.model import CommittedBatch
 from tideline.domain.ack_gate import is_final
 from tideline.domain.pipelining import ProducerBatch
 from tideline.domain.request_handling import COMMIT_ERRORS, FAILURE_ERRORS, KafkaErrorCode
@@ -150,28 +149,26 @@ class PartitionProduce:
             self.refuse(examined.code, str(examined), examined.records)
             return
         header = examined.header
-        outcome = self._writer.append(
-            Append(
-                log=log,
-                source=self._source,
-                batch=examined.records,
-                producer=self.producer,
-                last_sequence=header.last_sequence,
-                record_count=header.record_count,
-                max_timestamp=header.max_timestamp,
-                timestamp_type=topic.timestamp_type,
-                outcome=asyncio.get_running_loop().create_future(),
-            )
+        append = Append(
+            log=log,
+            source=self._source,
+            batch=examined.records,
+            producer=self.producer,
+            last_sequence=header.last_sequence,
+            record_count=header.record_count,
+            max_timestamp=header.max_timestamp,
+            timestamp_type=topic.timestamp_type,
+            outcome=asyncio.get_running_loop().create_future(),
         )
+        outcome = self._writer.append(append)
         self.records, self._examined = b"", None
-        outcome.add_done_callback(self._appended)
+        outcome.add_done_callback(lambda _: self._appended(append))
 
-    def _appended(self, outcome: asyncio.Future[CommittedBatch]) -> None:
-        if outcome.cancelled():
+    def _appended(self, append: Append) -> None:
+        if append.outcome.cancelled():
             return
-        assert self.at.topic is not None
         try:
-            told = outcome_of(outcome, self.at.topic.timestamp_type)
+            told = outcome_of(append)
         except Exception as failure:
             self.fail(failure)
         else:
@@ -191,17 +188,20 @@ def producer_of(header: BatchHeader) -> ProducerBatch:
     return ProducerBatch(header.producer_id, header.producer_epoch, header.base_sequence)
 
 
-def outcome_of(appended: asyncio.Future[CommittedBatch], timestamp_type: str) -> ProduceOutcome:
+def outcome_of(append: Append) -> ProduceOutcome:
     """What is told of a batch that is not under way any more. Raises what the append ended by if
     nothing may be told."""
     try:
-        committed = appended.result()
+        committed = append.outcome.result()
     except AppendFailed as failure:
         return ProduceOutcome(FAILURE_ERRORS[failure.failure], message=str(failure))
     code = COMMIT_ERRORS[committed.error.value]
+    if code is KafkaErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+        # Clients count on from here: librdkafka makes -1, 0, 1, … of -1, offsets of other records.
+        return ProduceOutcome(code, -append.record_count)
     if code is not KafkaErrorCode.NONE:
         return ProduceOutcome(code)
-    by_append = timestamp_type == LOG_APPEND_TIME
+    by_append = append.timestamp_type == LOG_APPEND_TIME
     return ProduceOutcome(
         code,
         committed.base_offset,
