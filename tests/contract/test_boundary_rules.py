@@ -253,6 +253,23 @@ async def test_a_seeded_producer_goes_on_across_b0(scene: Scene) -> None:
     assert (following.error, following.base_offset) == (CommitError.NONE, 10)
 
 
+async def test_of_a_producers_seeds_those_of_its_newest_epoch_are_its_state(scene: Scene) -> None:
+    """The worker reads one epoch of each; whoever gives two has neither B0 refused nor the older
+    one's sequences taken."""
+    gateway = await scene.gateway()
+    seeds = [seed(7, epoch=0, last_offset=9), seed(7, epoch=1, last_offset=19)]
+    log = await scene.hybrid_log(gateway, 20, seeds)
+    zombie, duplicate, following = await scene.commit(
+        gateway,
+        batch(log, producer=(7, 0, 10)),
+        batch(log, records=10, producer=(7, 1, 0)),
+        batch(log, producer=(7, 1, 10)),
+    )
+    assert zombie.error is CommitError.INVALID_PRODUCER_EPOCH
+    assert (duplicate.error, duplicate.base_offset) == (CommitError.DUPLICATE, 10)
+    assert (following.error, following.base_offset) == (CommitError.NONE, 20)
+
+
 async def test_seeds_may_be_overwritten_until_b0_is_set(scene: Scene) -> None:
     gateway = await scene.gateway()
     _, (log,) = await scene.migrating_topic([gateway])

@@ -217,6 +217,34 @@ async def test_a_repeated_call_whose_segments_were_taken_over_begins_nothing(
     assert rest.base_offset == theirs.last_offset + 1
 
 
+async def test_a_segment_of_another_token_is_not_finished_under_a_claim_of_ones_own(
+    tiered: Tiered,
+) -> None:
+    """Claim and segment have one token at all times; neither is taken for the other."""
+    log = await split_log(tiered)
+    plan = tiered.worker.begun(log)
+    tiered.scene.sql("UPDATE merged_segments SET token = token + 1")
+    with pytest.raises(StaleClaim, match=f"token {plan.token + 1} has taken its segment over"):
+        tiered.plane.finish_merge(log, plan.token, segment_of(plan))
+    assert await tiered.read(log) == [("wal", n, n) for n in range(6)]
+
+
+async def test_a_segment_below_the_frontier_is_not_finished_where_its_batches_are_left(
+    tiered: Tiered,
+) -> None:
+    """Readers go by the frontier: what lies below it twice, whatever left it there, is no new
+    segment."""
+    log = await split_log(tiered)
+    plan = tiered.worker.begun(log)
+    tiered.scene.sql(
+        "UPDATE logs SET migration_state = 'HYBRID', tiered_high_offset = 2,"
+        " tiered_log_start_offset = 0"
+    )
+    with pytest.raises(TieringMismatch, match="begins at offset 0, but all below 3 is merged"):
+        tiered.plane.finish_merge(log, plan.token, segment_of(plan))
+    assert tiered.states(log) == ("HYBRID", 0, 2, 0)
+
+
 async def planned(tiered: Tiered, log: TopicIdPartition, segments: int) -> list[MergePlan]:
     """Of one batch each."""
     return tiered.plane.begin_merge(

@@ -234,6 +234,34 @@ async def test_a_leader_that_moved_is_observed_anew(world: World) -> None:
     assert (found.leader_id, found.leader_epoch) == (1, 5)
 
 
+@pytest.mark.parametrize(
+    "moved",
+    [{"leader": 2}, {"leader_epoch": 6}, {"in_sync": (1, 2)}],
+    ids=lambda moved: next(iter(moved)),
+)
+async def test_an_end_under_which_the_partition_moved_is_no_boundary_and_is_observed_anew(
+    world: World, moved: dict[str, Any]
+) -> None:
+    """Whatever it was that moved, and although every mark rests: that each question names its epoch
+    and that all marks meet are checks of their own."""
+    looks = 0
+
+    async def partition(*_: Any, **__: Any) -> PartitionLayout:
+        nonlocal looks
+        looks += 1
+        if looks == 2:  # the one behind the first observation
+            world.kafka.layout = replace(world.kafka.layout, **moved)
+        return world.kafka.layout
+
+    world.kafka.partition = partition  # type: ignore[method-assign]
+    found = await roll_and_flush(world.services, world.given(generation=1, options=LONG))
+    now = world.kafka.layout
+    assert (found.leader_id, found.leader_epoch) == (now.leader, now.leader_epoch)
+    assert set(found.replicas) == {str(node) for node in now.in_sync}
+    _, evidence, _ = await world.recorded(Phase.ROLL_AND_FLUSH)
+    assert evidence["observations"] == 2
+
+
 async def test_a_tiered_durability_holds_the_boundary_until_the_prefix_is_covered(
     world: World,
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -51,6 +52,7 @@ class Bench:
         self.high_watermark: int | None = 50
         self.drained = asyncio.Event()
         self.drained.set()
+        self.asked_to_drain: list[UUID] = []
         self.reloaded: list[TopicIdPartition] = []
         self.keeper = QuiesceKeeper(
             self.plane,
@@ -67,6 +69,7 @@ class Bench:
         return self.high_watermark
 
     async def _until_drained(self, topic_id: UUID) -> None:
+        self.asked_to_drain.append(topic_id)
         await self.drained.wait()
 
     async def _reload(self, at: TopicIdPartition) -> None:
@@ -115,6 +118,43 @@ async def test_it_is_not_acknowledged_while_a_forwarded_produce_is_unanswered(
     bench.fences.answered(LOG, acknowledged=60)
     await until(lambda: bench.plane.quiesce_acks)
     assert bench.plane.quiesce_acks[0]["highest"] == 60
+
+
+async def test_it_is_not_acknowledged_before_what_was_forwarded_untracked_is_done(
+    bench: Bench,
+) -> None:
+    """Schedule 27: no fence counts what reached Kafka before the topic was tracked."""
+    bench.drained.clear()
+    bench.show(tracked_row(generation=2, quiesced=True))
+    await lasts_async("the drain is waited for", lambda: not bench.plane.quiesce_acks, 0.05)
+    bench.drained.set()
+    await until(lambda: bench.plane.quiesce_acks)
+    assert bench.asked_to_drain == [LOG.topic_id]
+
+
+async def test_what_was_confirmed_before_the_acknowledgement_and_is_heard_after_it_is_not_shown(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Schedule 2: from its acknowledgement on a gateway shows nothing higher than what it said."""
+    monkeypatch.setattr(quiesce, "READ_PATIENCE_S", 600.0)
+    await bench.fences.observe(LOG, 50, 3)
+    confirm, asked, heard = bench.plane.confirm_partitions, asyncio.Event(), asyncio.Event()
+
+    async def slowly(*args: Any) -> Any:
+        standing = await confirm(*args)
+        asked.set()
+        await heard.wait()
+        return standing
+
+    monkeypatch.setattr(bench.plane, "confirm_partitions", slowly)
+    reading = asyncio.create_task(bench.fences.observe(LOG, 60, 3))
+    await within("the question", asked.wait())
+    bench.show(tracked_row(generation=2, quiesced=True))
+    await until(lambda: bench.plane.quiesce_acks)
+    heard.set()
+    await within("the read", reading)
+    assert bench.plane.quiesce_acks[0]["ceiling"] == 50
+    assert bench.ceiling() == 50
 
 
 async def test_it_is_repeated_until_postgres_answers(bench: Bench) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given, settings
@@ -18,7 +19,7 @@ from tests.unit.gateway.fakes import (
     GatewayPlane,
     until,
 )
-from tests.unit.gateway.wal_bench import OTHER, Bench, a_lease, tells_when_asked
+from tests.unit.gateway.wal_bench import OTHER, Bench, a_lease, goes_on, tells_when_asked
 from tideline.control_plane.model import CommitError
 from tideline.domain.request_handling import Failure
 from tideline.gateway.produce.appends import AppendDropped, AppendFailed
@@ -203,6 +204,17 @@ async def test_a_fenced_incarnation_answers_nothing(bench: Bench) -> None:
     assert bench.writer.unfinished_bytes == 0
 
 
+async def test_what_is_under_way_is_dropped_with_its_incarnation(bench: Bench) -> None:
+    """Schedule 1: the process lives on as another incarnation, which could commit it."""
+    bench.store.holds[0] = asyncio.Event()
+    pending = bench.append(0)
+    await until(lambda: bench.store.puts)
+    goes_on(bench)
+    bench.store.holds[0].set()
+    with pytest.raises(AppendDropped):
+        await within("what becomes of it", pending)
+
+
 async def test_a_commit_that_outlives_its_cancellation_takes_nothing_that_came_after(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,6 +253,46 @@ async def test_keys_are_registered_before_they_are_used_and_not_kept_too_long() 
     assert keys.low
     clock.now += 61
     assert keys.take() is None
+
+
+async def test_no_key_of_an_ended_incarnation_is_put_under(bench: Bench) -> None:
+    """An object belongs to the commit stream of whoever registered its key: the outcomes of another
+    one would be told in its place."""
+    await bench.keys.refill()
+    assert bench.keys.take() is not None
+    goes_on(bench)
+    assert bench.keys.take() is None
+    await bench.keys.refill()
+    assert registered_by(bench, bench.keys.take()) == bench.lease.incarnation
+
+
+async def test_keys_whose_registration_is_heard_of_after_the_incarnation_has_ended_are_given_up(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may come in while the next incarnation registers its own."""
+    register, ended = bench.plane.register_object_keys, bench.lease.incarnation
+    late = {ended: asyncio.Event(), None: asyncio.Event()}
+
+    async def slowly(gateway_id: int, incarnation: UUID, keys: Sequence[str]) -> None:
+        await register(gateway_id, incarnation, keys)
+        await late[ended if incarnation == ended else None].wait()
+
+    monkeypatch.setattr(bench.plane, "register_object_keys", slowly)
+    theirs = asyncio.create_task(bench.keys.refill())
+    await until(lambda: bench.plane.registered_keys)
+    goes_on(bench)
+    assert bench.keys.take() is None
+    ours = asyncio.create_task(bench.keys.refill())
+    await until(lambda: len(bench.plane.registered_keys) == 2 * KEY_POOL_SIZE)
+    for heard, call in ((late[ended], theirs), (late[None], ours)):
+        heard.set()
+        await within("the registration", call)
+    assert registered_by(bench, bench.keys.take()) == bench.lease.incarnation
+
+
+def registered_by(bench: Bench, key: str | None) -> UUID:
+    assert key is not None
+    return bench.plane.files.by_key[key].incarnation
 
 
 @settings(max_examples=30, deadline=None)
