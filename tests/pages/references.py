@@ -41,7 +41,7 @@ def missing_code(text: str) -> dict[str, list[str]]:
 
 def missing_tests(text: str) -> list[str]:
     named = set(TEST.findall(text))
-    return sorted(f"{file}::{name}" for file, name in named if not _has_test(file, name))
+    return sorted(f"{file}::{name}" for file, name in named if not has_test(f"tests/{file}", name))
 
 
 def table_rows(text: str, first: str) -> Iterator[list[str]]:
@@ -80,6 +80,7 @@ def where_defined(symbol: str) -> list[str]:
     )
 
 
-def _has_test(file: str, name: str) -> bool:
-    path = Path("tests", file)
+def has_test(file: str, name: str) -> bool:
+    """``file``: from the root of the tree."""
+    path = Path(file)
     return path.is_file() and re.search(rf"def {name}\(", path.read_text()) is not None

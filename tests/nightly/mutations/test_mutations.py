@@ -1,0 +1,137 @@
+"""Each mutation of ``table.toml``, planted into a copy of the tree, is found by the test it names.
+
+The checkout stays as it is. The package is installed editable, so the copy has to come first: it is
+the working directory, pytest's ``pythonpath`` and PYTHONPATH. What is read beside Python is looked
+for beside its package (:mod:`tideline.installation`): SQL comes from the copy, too.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from importlib.util import cache_from_source
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.nightly.mutations.table import ROOT, Mutation, mutations
+from tests.support.waiting import ran
+from tideline.installation import native_library
+
+TREE = (
+    "activities", "benchmarks", "dags", "docs", "examples", "infra", "spark", "tests", "tideline",
+    "workflows", "pyproject.toml",
+)  # fmt: skip
+LEFT_OUT = shutil.ignore_patterns("target", "*.pyc.*")
+"""What Maven builds, and what another process is about to compile."""
+ENDS_AFTER_S = 240
+"""By the clock. Before whoever waits for it gives up: it takes down what it has started."""
+FOUND_WITHIN_S = 300.0
+DOES_NOT_RUN = re.compile(
+    r"(Attribute|Import|ModuleNotFound|Name|Syntax|Type|UnboundLocal)Error: "
+    r"|Failed: Timeout"
+    r"|\S*OtherSchema: "
+    r"|\S*ControlPlaneFailure: .*\(42\w{3}\)",
+    re.DOTALL,
+)
+"""How a test fails in code that the mutation has broken, whatever the test asserts. 42: Postgres'
+class of syntax errors and of names that are not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Of one run of pytest."""
+
+    code: int
+    """0: all passed; 1: one did not; 2 to 5: they could not be collected or run."""
+    failures: tuple[str, ...]
+    """What ended the tests that failed: no fixture of theirs, and no module on its import."""
+    said: str
+
+    def why_missed(self, mutation: Mutation) -> str:
+        """Why it does not find the mutation, or ``""``."""
+        if self.code == 0:
+            return f"nobody notices: {mutation.breaks}"
+        if self.code != 1:
+            return f"pytest ended with {self.code} before a test had run"
+        if not self.failures:
+            return "something around the test failed, and not what it asserts"
+        if DOES_NOT_RUN.match(self.failures[0]):
+            return f"the code does not run with it: {self.failures[0]}"
+        return ""
+
+
+class Copy:
+    """Of what the tests of the table import and read."""
+
+    def __init__(self, directory: Path) -> None:
+        self.root, self._directory = directory / "tree", directory
+        self.root.mkdir()
+        for name in TREE:
+            if (ROOT / name).is_dir():
+                shutil.copytree(ROOT / name, self.root / name, ignore=LEFT_OUT)
+            else:
+                shutil.copy2(ROOT / name, self.root / name)
+        library = self.root / native_library().relative_to(ROOT)
+        library.parent.mkdir(parents=True)
+        library.symlink_to(native_library())
+
+    def plant(self, mutation: Mutation) -> None:
+        file = self.root / mutation.file
+        file.write_text(mutation.planted(file.read_text()))
+        # What was compiled of the file counts while its time, in seconds, and its size do.
+        Path(cache_from_source(str(file))).unlink(missing_ok=True)
+
+    def run(self, *tests: str) -> Outcome:
+        report = self._directory / "report.xml"
+        command = [
+            sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider",
+            f"--timeout={ENDS_AFTER_S}", f"--basetemp={self._directory / 'given'}",
+            f"--junitxml={report}", *tests,
+        ]  # fmt: skip
+        kept = {name: was for name, was in os.environ.items() if not name.startswith("PYTEST_")}
+        environment = {**kept, "PYTHONPATH": str(self.root), "PYTHONDONTWRITEBYTECODE": "1"}
+        ended = ran(command, FOUND_WITHIN_S, cwd=self.root, env=environment, text=True)
+        found = ElementTree.parse(report).iter("failure") if report.exists() else ()
+        failures = tuple(failure.get("message", "") for failure in found)
+        return Outcome(ended.returncode, failures, f"{ended.stdout}\n{ended.stderr}")
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Iterator[Copy]:
+    yield Copy(tmp_path)
+    shutil.rmtree(tmp_path)  # pytest keeps those of three runs
+
+
+@pytest.mark.parametrize("mutation", mutations(), ids=str)
+def test_a_planted_mutation_is_found_by_its_test(copy: Copy, mutation: Mutation) -> None:
+    copy.plant(mutation)
+    outcome = copy.run(mutation.test)
+    why_not = outcome.why_missed(mutation)
+    assert not why_not, f"{why_not}\n{outcome.said}"
+
+
+def test_every_test_of_the_table_passes_in_a_copy_without_a_mutation(copy: Copy) -> None:
+    """Else it would be the copy that it finds."""
+    outcome = copy.run(*dict.fromkeys(mutation.test for mutation in mutations()))
+    assert outcome.code == 0, outcome.said
+
+
+@pytest.mark.parametrize(
+    ("new", "why_not"),
+    [
+        ("UNDEFINED_OFFSET < last_offset and last_offset < boundary", "nobody notices"),
+        ("UNDEFINED_OFFSET < last < boundary", "does not run with it: NameError"),
+        ("UNDEFINED_OFFSET <", "pytest ended with"),
+    ],
+    ids=["equal code", "a name that is not there", "no Python"],
+)
+def test_what_its_test_does_not_find_is_told(copy: Copy, new: str, why_not: str) -> None:
+    (mutation,) = (m for m in mutations() if m.name == "ack-gate-at-b0")
+    copy.plant(replace(mutation, new=new))
+    assert why_not in copy.run(mutation.test).why_missed(mutation)
