@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -11,6 +12,7 @@ from tideline.control_plane.errors import (
     AbortRefused,
     BoundaryAlreadySet,
     BoundaryBelowAcknowledged,
+    InvalidInput,
     NotMigrating,
     QuiesceNotClosed,
     ResetRefused,
@@ -21,9 +23,15 @@ from tideline.control_plane.errors import (
     TrackingIncomplete,
     UnknownLog,
 )
-from tideline.control_plane.model import CommitError, FindBatchesRequest, TrackingKind
+from tideline.control_plane.model import (
+    BoundaryToPersist,
+    CommitError,
+    FindBatchesRequest,
+    TrackingKind,
+)
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.migration import MigrationState
+from tideline.domain.producer_tail import ProducerSeed
 
 
 async def test_b0_makes_the_partition_hybrid_and_opens_its_suffix(scene: Scene) -> None:
@@ -226,6 +234,35 @@ async def test_seeds_at_or_past_b0_are_rejected(scene: Scene) -> None:
     await scene.persist(log, 10, generation, seeds=[seed(last_offset=9)])
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"producer_id": -1},
+        {"producer_epoch": -1},
+        {"base_offset": -1},
+        {"base_offset": 6, "last_offset": 5},
+    ],
+    ids=["id", "epoch", "offset", "order"],
+)
+async def test_a_seed_that_is_of_no_batch_is_rejected(scene: Scene, wrong: dict[str, int]) -> None:
+    gateway = await scene.gateway()
+    _, (log,) = await scene.migrating_topic([gateway])
+    generation = await scene.quiesce(log, [gateway])
+    with pytest.raises(SeedNotBelowBoundary):
+        await scene.persist(log, 10, generation, seeds=[replace(seed(), **wrong)])
+
+
+@pytest.mark.parametrize("log_start", [-1, 11])
+async def test_a_log_start_outside_of_the_prefix_takes_no_b0(scene: Scene, log_start: int) -> None:
+    gateway = await scene.gateway()
+    _, (log,) = await scene.migrating_topic([gateway])
+    generation = await scene.quiesce(log, [gateway])
+    observed = BoundaryToPersist(log, 10, 3, generation, (), prefix_log_start=log_start)
+    with pytest.raises(InvalidInput, match=f"log start {log_start}"):
+        await scene.plane.initialize_diskless_migration(observed)
+    await scene.plane.initialize_diskless_migration(replace(observed, prefix_log_start=10))
+
+
 async def test_seeds_and_b0_appear_together_or_not_at_all(scene: Scene) -> None:
     gateway = await scene.gateway()
     _, (log,) = await scene.migrating_topic([gateway])
@@ -268,6 +305,19 @@ async def test_of_a_producers_seeds_those_of_its_newest_epoch_are_its_state(scen
     assert zombie.error is CommitError.INVALID_PRODUCER_EPOCH
     assert (duplicate.error, duplicate.base_offset) == (CommitError.DUPLICATE, 10)
     assert (following.error, following.base_offset) == (CommitError.NONE, 20)
+
+
+async def test_of_more_than_five_seeds_of_a_producer_the_last_five_are_its_state(
+    scene: Scene,
+) -> None:
+    gateway = await scene.gateway()
+    seeds = [ProducerSeed(7, 0, n, n, n, n, 1_000) for n in range(6)]
+    log = await scene.hybrid_log(gateway, 6, seeds)
+    too_old, oldest = await scene.commit(
+        gateway, batch(log, producer=(7, 0, 0)), batch(log, producer=(7, 0, 1))
+    )
+    assert too_old.error is CommitError.OUT_OF_ORDER_SEQUENCE
+    assert (oldest.error, oldest.base_offset) == (CommitError.DUPLICATE, 1)
 
 
 async def test_seeds_may_be_overwritten_until_b0_is_set(scene: Scene) -> None:

@@ -195,6 +195,22 @@ async def test_a_used_key_is_not_registered_again(scene: Scene) -> None:
         await scene.plane.register_object_keys(gateway.gateway_id, gateway.incarnation, ["k"])
 
 
+async def test_a_key_belongs_to_the_incarnation_that_registered_it_first(scene: Scene) -> None:
+    """Whose commit stream its object is of is known by it."""
+    gateway = await scene.gateway()
+    await scene.plane.register_object_keys(gateway.gateway_id, gateway.incarnation, ["k"])
+    for other in (await scene.gateway(), await scene.gateway(gateway.gateway_id)):
+        with pytest.raises(ObjectKeyRejected, match="k is taken"):
+            await scene.plane.register_object_keys(other.gateway_id, other.incarnation, ["k"])
+
+
+async def test_a_fenced_gateway_registers_no_key(scene: Scene) -> None:
+    gateway = await scene.gateway()
+    await scene.fence(gateway)
+    with pytest.raises(GatewayFenced):
+        await scene.plane.register_object_keys(gateway.gateway_id, gateway.incarnation, ["k"])
+
+
 async def test_a_fenced_gateway_commits_nothing(scene: Scene) -> None:
     gateway = await scene.gateway()
     _, (log,) = await scene.diskless_topic()

@@ -217,32 +217,54 @@ async def test_a_repeated_call_whose_segments_were_taken_over_begins_nothing(
     assert rest.base_offset == theirs.last_offset + 1
 
 
-async def test_a_segment_of_another_token_is_not_finished_under_a_claim_of_ones_own(
-    tiered: Tiered,
+@pytest.mark.parametrize(
+    ("table", "of_what"), [("merged_segments", "its segment"), ("merge_claims", "the partition")]
+)
+async def test_a_segment_is_finished_with_the_token_of_both_itself_and_the_claim(
+    tiered: Tiered, table: str, of_what: str
 ) -> None:
-    """Claim and segment have one token at all times; neither is taken for the other."""
+    """They have one at all times; neither is taken for the other."""
     log = await split_log(tiered)
     plan = tiered.worker.begun(log)
-    tiered.scene.sql("UPDATE merged_segments SET token = token + 1")
-    with pytest.raises(StaleClaim, match=f"token {plan.token + 1} has taken its segment over"):
+    tiered.scene.sql(f"UPDATE {table} SET token = token + 1")
+    with pytest.raises(StaleClaim, match=f"token {plan.token + 1} has taken {of_what} over"):
         tiered.plane.finish_merge(log, plan.token, segment_of(plan))
     assert await tiered.read(log) == [("wal", n, n) for n in range(6)]
 
 
-async def test_a_segment_below_the_frontier_is_not_finished_where_its_batches_are_left(
-    tiered: Tiered,
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (
+            "UPDATE logs SET migration_state = 'HYBRID', tiered_high_offset = 2,"
+            " tiered_log_start_offset = 0",
+            "begins at offset 0, but all below 3 is merged",
+        ),
+        ("DELETE FROM batches", "has no batch left from offset 0 to 5"),
+        ("DELETE FROM batches WHERE last_offset = 5", "ends at offset 5, its last batch at 4"),
+        ("UPDATE batches SET split_id = NULL", "has batches that are not split"),
+    ],
+    ids=["merged", "gone", "shorter", "not split"],
+)
+async def test_a_segment_is_finished_over_what_was_planned_and_nothing_else(
+    tiered: Tiered, damage: str, says: str
 ) -> None:
-    """Readers go by the frontier: what lies below it twice, whatever left it there, is no new
-    segment."""
+    """Nothing but damage leaves the range so: the sources are collected once it is merged."""
     log = await split_log(tiered)
     plan = tiered.worker.begun(log)
-    tiered.scene.sql(
-        "UPDATE logs SET migration_state = 'HYBRID', tiered_high_offset = 2,"
-        " tiered_log_start_offset = 0"
-    )
-    with pytest.raises(TieringMismatch, match="begins at offset 0, but all below 3 is merged"):
+    tiered.scene.sql(damage)
+    before = tiered.states(log)
+    with pytest.raises(TieringMismatch, match=says):
         tiered.plane.finish_merge(log, plan.token, segment_of(plan))
-    assert tiered.states(log) == ("HYBRID", 0, 2, 0)
+    assert tiered.states(log) == before
+
+
+async def test_a_segment_is_not_finished_behind_offsets_that_nothing_holds(tiered: Tiered) -> None:
+    log = await split_log(tiered, files=2, batches=1)
+    first, second = await planned(tiered, log, 2)
+    tiered.scene.lose(log, first.base_offset, first.last_offset)
+    with pytest.raises(TieringMismatch, match="begins at offset 1, but nothing holds those from 0"):
+        tiered.plane.finish_merge(log, second.token, segment_of(second))
 
 
 async def planned(tiered: Tiered, log: TopicIdPartition, segments: int) -> list[MergePlan]:
