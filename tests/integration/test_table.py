@@ -7,13 +7,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka import KafkaError as LibrdkafkaError
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, StreamingQueryException
 
 from spark.common.entry import failure_of
 from spark.table.source import register
@@ -31,6 +32,7 @@ from tideline.stack import Stack
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 Row = tuple[Any, ...]
 BEGUN_MS = int(time.time() * 1_000) - 3_600_000
@@ -217,8 +219,8 @@ def test_a_stream_reads_each_record_once_and_goes_on_where_it_was(
 ) -> None:
     case, spark = hybrid.case, hybrid.spark
 
-    def follow(target: str) -> int:
-        query = (
+    def start(target: str) -> StreamingQuery:
+        return (
             spark.readStream.format("tideline")
             .option("topic", case.topic)
             .option("startingOffsets", "earliest")
@@ -230,7 +232,19 @@ def test_a_stream_reads_each_record_once_and_goes_on_where_it_was(
             .trigger(availableNow=True)
             .start()
         )
-        until("the stream to end", lambda: query.awaitTermination(1), 120)
+
+    def follow(target: str) -> int:
+        """Spark gives a source's Python ten seconds to start, however busy the machine is
+        (``PythonWorkerFactory.createSimpleWorker``), and the query ends: it is started again."""
+        for left in reversed(range(5)):
+            query = start(target)
+            try:
+                until("the stream to end", partial(query.awaitTermination, 1), 120)
+            except StreamingQueryException as error:
+                if not left or "worker failed to connect back" not in str(error):
+                    raise
+            else:
+                break
         return len(query.recentProgress)
 
     assert follow("checkpoint") > 1, "the limit makes several batches"
