@@ -175,7 +175,7 @@ async def prefix_answer(megabytes: int) -> tuple[float, float]:
         assert all(header.last_offset < len(records) for header in iter_fetched(records))
 
     async def beside() -> None:
-        assert await beside_the_loop(truncate_at, records, len(records)) is records
+        assert await beside_the_loop(None, truncate_at, records, len(records)) is records
 
     return await pause(on_the_loop), await pause(beside)
 

@@ -268,7 +268,7 @@ class RequestContext:
 
     async def beside_the_loop(self, work: Callable[..., S], *arguments: object) -> S:
         """As :func:`~tideline.kafka.decoding.beside_the_loop`, on the account of this request."""
-        return await beside_the_loop(self.on_account(partial(work, *arguments)))
+        return await beside_the_loop(self.connection, self.on_account(partial(work, *arguments)))
 
     def on_account(self, work: Callable[[], S]) -> Callable[[], S]:
         """``work``, to be done outside of the handler, with its CPU counted as this request's."""
@@ -309,7 +309,7 @@ class RequestContext:
         async def decoded() -> ResponsePayload:
             response = await answer
             try:
-                return await decoded_response(response, key, version)
+                return await decoded_response(self.connection, response, key, version)
             except MalformedFrame as error:
                 raise KafkaUnavailable(f"the broker answered nonsense: {error}") from error
 

@@ -208,7 +208,7 @@ class KafkaConnection:
                 self._wire.abort(reason)
             raise KafkaUnavailable(f"broker {self._wire.peer}: {reason}") from None
         try:
-            return await decoded_response(frame, key, version)
+            return await decoded_response(self, frame, key, version)
         except MalformedFrame as error:
             raise KafkaUnavailable(f"broker {self._wire.peer} answered nonsense: {error}") from None
 

@@ -4,13 +4,13 @@ log with hundreds of thousands of small batches."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TypeVar
 
 from kio.static.protocol import ResponsePayload
 
+from tideline.kafka.fair_thread import FairThread
 from tideline.kafka.protocol import decode_response
 
 AT_ONCE_BYTES = 64 * 1024
@@ -23,21 +23,23 @@ WALKED_AT_ONCE_BYTES = 1024 * 1024
 """Batches of one answer that are walked on the event loop: three milliseconds of the smallest."""
 
 T = TypeVar("T")
-_BESIDE = ThreadPoolExecutor(1, thread_name_prefix="beside-the-loop")
+_BESIDE = FairThread("beside-the-loop")
 """One: several would take the interpreter from the loop in turns, and be no faster."""
 
 
-async def beside_the_loop(work: Callable[..., T], *arguments: object) -> T:
-    """What ``work`` returns or raises, in the process's one thread for what is long."""
-    return await asyncio.get_running_loop().run_in_executor(_BESIDE, work, *arguments)
+async def beside_the_loop(client: object, work: Callable[..., T], *arguments: object) -> T:
+    """What ``work`` returns or raises, in the process's one thread for what is long, when it is the
+    turn of ``client``."""
+    return await _BESIDE.run(client, partial(work, *arguments))
 
 
 async def decoded_response(
-    frame: bytes, api_key: int, version: int, *, partitions: int | None = None
+    client: object, frame: bytes, api_key: int, version: int, *, partitions: int | None = None
 ) -> ResponsePayload:
     """As :func:`decode_response`, beside the event loop if the frame is large, or, where
-    ``partitions`` is given, if there are many of them. Raises as it does."""
+    ``partitions`` is given, if there are many of them: when it is the turn of ``client``, who has
+    asked. Raises as it does."""
     large = len(frame) > AT_ONCE_BYTES and (partitions is None or partitions > AT_ONCE_PARTITIONS)
     if not large:
         return decode_response(frame, api_key, version)
-    return await asyncio.to_thread(decode_response, frame, api_key, version)
+    return await beside_the_loop(client, decode_response, frame, api_key, version)

@@ -263,7 +263,9 @@ class ConfigsHandler:
         response = await ctx.forward()
         if not asked and not any(r.resource_type == BROKER for r in request.resources):
             return response
-        answer: Any = await decoded_response(response, ctx.header.api_key, ctx.header.api_version)
+        answer: Any = await decoded_response(
+            ctx.connection, response, ctx.header.api_key, ctx.header.api_version
+        )
         requested = await self._requested(request, asked)
         results = []
         for result in answer.results:

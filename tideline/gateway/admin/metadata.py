@@ -47,7 +47,9 @@ class MetadataHandler:
         response = await ctx.forward()
         if self._asks_of_others_only(request, header):
             return response
-        answer: Any = await decoded_response(response, header.api_key, header.api_version)
+        answer: Any = await decoded_response(
+            ctx.connection, response, header.api_key, header.api_version
+        )
         client = Client.of(header.client_id, header.api_key, header.api_version)
         rewritten = await self.leaders.rewritten(answer, client)
         shown = self._without_hidden(request, rewritten, header)

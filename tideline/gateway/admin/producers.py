@@ -61,7 +61,9 @@ class ProducersHandler:
         response = await ctx.forward()
         if all(item.route(self.tracking).kind is RouteKind.CLASSIC for item in items):
             return response
-        answer: Any = await decoded_response(response, ctx.header.api_key, ctx.header.api_version)
+        answer: Any = await decoded_response(
+            ctx.connection, response, ctx.header.api_key, ctx.header.api_version
+        )
         found = {
             (topic.name, int(row.partition_index)): row
             for topic in answer.topics

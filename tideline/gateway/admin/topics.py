@@ -108,7 +108,9 @@ class TopicsHandler:
         except KafkaUnavailable:
             self._find_out(concerned.values())
             raise
-        decoded: Any = await decoded_response(response, ctx.header.api_key, ctx.header.api_version)
+        decoded: Any = await decoded_response(
+            ctx.connection, response, ctx.header.api_key, ctx.header.api_version
+        )
         unclear = []
         for result in decoded.responses:
             topic = concerned.get(result.name) or concerned.get(getattr(result, "topic_id", None))

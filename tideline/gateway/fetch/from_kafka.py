@@ -151,7 +151,11 @@ class KafkaSide:
     ) -> dict[PartitionFetch, PartitionResult]:
         """What of Kafka's answer may be told now."""
         response: Any = await decoded_response(
-            frame, ApiKey.FETCH, self._api.version, partitions=len(asked)
+            self._context.connection,
+            frame,
+            ApiKey.FETCH,
+            self._api.version,
+            partitions=len(asked),
         )
         self.throttle = max(self.throttle, response.throttle_time)
         for endpoint in getattr(response, "node_endpoints", ()):

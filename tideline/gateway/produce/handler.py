@@ -253,7 +253,9 @@ class ProduceRequest:
         waiting = list(zip(parts, tickets, strict=True))
         try:
             frame = await answer
-            response: Any = await decoded_response(frame, ApiKey.PRODUCE, self.messages.version)
+            response: Any = await decoded_response(
+                self.context.connection, frame, ApiKey.PRODUCE, self.messages.version
+            )
             self.throttle = max(self.throttle, response.throttle_time)
             for endpoint in getattr(response, "node_endpoints", ()):
                 self.endpoints[endpoint.node_id] = endpoint
