@@ -63,6 +63,7 @@ from tideline.gateway.tracking.state_directory import StateDirectory
 from tideline.gateway.tracking.sync import TrackingSync
 from tideline.gateway.tracking.view import TrackingView
 from tideline.gateway.transactions import OpenTransactions, TransactionsHandler
+from tideline.gateway.unpacking import Unpacking
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.topic_identity import TopicIdentity
 from tideline.object_store.async_store import ObjectStore
@@ -93,6 +94,7 @@ class Parts:
     parking: ParkingLot
     tellings: Tellings
     identity: IdentityWatch
+    unpacking: Unpacking
     examiner: Examiner
     leaders: LeaderNaming
     rights: TopicRights
@@ -122,7 +124,7 @@ class Parts:
                 self.quiesce,
             ):
                 ending.push_async_callback(part.close)
-            self.examiner.close()
+            self.unpacking.close()
             await self.writer.close(patience_s)
             if served_out:
                 await self.lease.release()
@@ -176,8 +178,13 @@ def build_parts(
     )
     watermarks = HighWatermarks(control_plane, tracking, poll_s=settings.suffix_poll_ms / 1000)
     cache = ObjectCache(settings.cache_max_bytes, room)
+    unpacking = Unpacking()
     reader = SuffixReader(
-        store, control_plane, cache, hybrid_read_enabled=settings.hybrid_read_enabled
+        store,
+        control_plane,
+        cache,
+        unpacking,
+        hybrid_read_enabled=settings.hybrid_read_enabled,
     )
     # An answer waits for every partition of its request, and for the answers before it.
     refused = RefusedProduces(time.monotonic, settings.produce_timeout_ms / 1000)
@@ -221,7 +228,8 @@ def build_parts(
         parking=parking,
         tellings=Tellings(),
         identity=IdentityWatch(tracking, TopicIdentity(cluster)),
-        examiner=Examiner(),
+        unpacking=unpacking,
+        examiner=Examiner(unpacking),
         leaders=_leaders(settings, control_plane, tracking, cluster, lease),
         rights=TopicRights(settings.gateway_rights_ms / 1000),
         quotas=ClientQuotas(cluster, settings.gateway_broker_id),

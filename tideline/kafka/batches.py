@@ -1,5 +1,4 @@
-"""Record batches (magic 2): headers read and patched in place, and the search for a record by its
-timestamp.
+"""Record batches (magic 2): headers read and patched in place.
 
 Base offset (bytes 0–7) and partition leader epoch (12–15) lie outside the CRC and can be
 rewritten; attributes and timestamps are inside (Kafka: ``DefaultRecordBatch``).
@@ -9,14 +8,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 import crc32c
-from aiokafka.record.default_records import DefaultRecordBatch
 
 from tideline.domain.topic_configs import CREATE_TIME, LOG_APPEND_TIME
-from tideline.errors import TidelineError
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -338,73 +334,3 @@ def until_epoch(buffer: Buffer, leader_epoch: int) -> Buffer:
 def uses_zstd(batches: bytes) -> bool:
     """Whether any of these stored batches needs a client that knows zstd."""
     return any(header.compression == "zstd" for header in iter_batches(batches))
-
-
-@dataclass(frozen=True, slots=True)
-class FoundRecord:
-    offset: int
-    """inclusive"""
-    timestamp: int
-    """ms"""
-
-
-class UndecodableBatch(TidelineError):
-    """A stored batch whose records cannot be unpacked. Only a search by timestamp unpacks them."""
-
-
-def _records(batch: bytes | memoryview, base_offset: int) -> Iterator[FoundRecord]:
-    try:
-        parsed = DefaultRecordBatch(bytes(batch))
-        shift = base_offset - parsed.base_offset
-        for record in parsed:
-            yield FoundRecord(record.offset + shift, record.timestamp)
-    except Exception as error:  # every codec has exceptions of its own
-        raise UndecodableBatch(
-            f"the records of the batch at offset {base_offset} cannot be unpacked: {error!r}; a "
-            "search by timestamp that meets it fails, delete records up to its end to get past it"
-        ) from error
-
-
-def first_record_at(
-    batch: bytes | memoryview,
-    timestamp: int,
-    *,
-    base_offset: int = 0,
-    log_append_time: int | None = None,
-    not_before: int = 0,
-) -> FoundRecord | None:
-    """The first record of a whole batch at or after ``timestamp`` (ms), or ``None``.
-
-    ``base_offset``: where the batch stands in the log, whatever it says itself.
-    ``log_append_time``: the timestamp of all records of a LogAppendTime topic's batch.
-    ``not_before``: records below this offset do not count; the batch reaches it.
-    Raises :class:`UndecodableBatch`.
-    """
-    if log_append_time is not None:
-        if log_append_time < timestamp:
-            return None
-        return FoundRecord(max(base_offset, not_before), log_append_time)
-    for record in _records(batch, base_offset):
-        if record.timestamp >= timestamp and record.offset >= not_before:
-            return record
-    return None
-
-
-def largest_record(
-    batch: bytes | memoryview,
-    *,
-    base_offset: int = 0,
-    log_append_time: int | None = None,
-    not_before: int = 0,
-) -> FoundRecord | None:
-    """The first record with the largest timestamp among those from ``not_before`` on. The
-    arguments are those of :func:`first_record_at`."""
-    if log_append_time is not None:
-        return FoundRecord(max(base_offset, not_before), log_append_time)
-    return largest(*(r for r in _records(batch, base_offset) if r.offset >= not_before))
-
-
-def largest(*records: FoundRecord | None) -> FoundRecord | None:
-    """The one with the largest timestamp, the smallest offset among equals."""
-    found = (record for record in records if record is not None)
-    return max(found, key=lambda record: (record.timestamp, -record.offset), default=None)

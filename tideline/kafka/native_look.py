@@ -21,14 +21,12 @@ from tideline.kafka.wire import LibraryMissing, library, library_with_the_lock
 
 LOOKED_BYTES = 1024 * 1024
 """Of the records of one request: a look at them takes 0.1 ms, and 4 ms at the very most."""
-_BATCH = struct.Struct("=8q")
 _ROW = struct.Struct("=14q")
 """As in ``wire/src/look.rs``."""
 _LEAST_BYTES = 64
 """That a row takes in a request: a header, and what names its partition."""
 _ROOMS = tuple((room, ctypes.c_int64 * (room * 14)) for room in (8, 64, MOST_WALKED))
 """Rows, and their type, which would be made anew after each collection of what nobody has."""
-_TOLD = ctypes.c_int64 * 8
 
 
 class FineBatch(NamedTuple):
@@ -82,7 +80,7 @@ def looked_produce(frame: bytes, header: RequestHeader) -> list[LookedPart] | No
     size, version = len(frame), header.api_version
     room, made = next((each for each in _ROOMS if size < each[0] * _LEAST_BYTES), _ROOMS[-1])
     rows = made()
-    count = native.produce(frame, size, header.body_start, version, LOOKED_BYTES, rows, room)
+    count = native(frame, size, header.body_start, version, LOOKED_BYTES, rows, room)
     if count < 0:
         return None
     found: list[LookedPart] = []
@@ -97,18 +95,6 @@ def looked_produce(frame: bytes, header: RequestHeader) -> list[LookedPart] | No
     return found
 
 
-def looked_batch(records: bytes, *, alone: bool) -> FineBatch | None:
-    """What is to be known of ``records`` if they are one batch that is fine. Any thread may ask.
-    ``alone``: no other goes on meanwhile, as it is best for what is small."""
-    native = _native()
-    if native is None:
-        return None
-    told, look = _TOLD(), native.batch if alone else native.batch_beside
-    if not look(records, len(records), told):
-        return None
-    return FineBatch._make(_BATCH.unpack(told))
-
-
 def why_python() -> str | None:
     """Why no batch is looked into by the library; ``None``: that is done. Loads it."""
     try:
@@ -119,18 +105,11 @@ def why_python() -> str | None:
     return None
 
 
-class _Calls(NamedTuple):
-    produce: Any
-    batch: Any
-    batch_beside: Any
-
-
 @cache
-def _native() -> _Calls | None:
+def _native() -> Any:
     try:
         # A thread that keeps the interpreter's lock for a look, which is short, does not wait for
         # it: to get it back from one that computes takes 5 ms.
-        alone, beside = library_with_the_lock(), library()
+        return library_with_the_lock().wire_look
     except LibraryMissing:
         return None
-    return _Calls(alone.wire_look, alone.wire_look_batch, beside.wire_look_batch)

@@ -31,7 +31,7 @@ MAX_UNPACKED_BYTES = 64 * 1024 * 1024
 """Of the records of one batch, and of one that is as large as its topic allows, if that is more.
 Kafka has no such bound: it unpacks as it reads."""
 MAX_RECORDS = 1_000_000
-"""Of one batch: reading each costs about a microsecond of the process."""
+"""Of one batch: without the native library reading each costs a microsecond of the process."""
 MAX_TIMESTAMP = 2**63 - 1
 
 
@@ -59,14 +59,6 @@ class Effort:
     """bytes of records"""
     headers: int
     """of records"""
-
-    def takes(self, unpacked: int, headers: int) -> bool:
-        """Whether a batch of so much needs no more than is left. It is taken off then."""
-        if unpacked > self.unpacked or headers > self.headers:
-            return False
-        self.unpacked -= unpacked
-        self.headers -= headers
-        return True
 
 
 @dataclass(frozen=True, slots=True)

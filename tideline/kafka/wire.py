@@ -24,7 +24,7 @@ from tideline.kafka.named_topics import NamedKey
 from tideline.kafka.wire_tls import TlsRules, linked_to_openssl
 
 LIBRARY = native_library()
-ABI = 2
+ABI = 3
 """As in ``wire/src/abi.rs``: who changes the border counts it on in both places."""
 REMEDY = (
     "In a source tree `make setup` builds it; a wheel that was made on Linux carries it; or set "
@@ -216,7 +216,7 @@ def library() -> ctypes.CDLL:
         "wire_way": (integer, [handle, number, data, size]),
         "wire_walk": (integer, [data, size, handle, size, handle]),
         "wire_answer": (integer, [data, size, ctypes.c_int16, ctypes.c_int16]),
-        "wire_look_batch": (integer, [data, size, handle]),
+        "wire_records": (integer, [handle, size, handle, handle]),
     }
     for name, (result, arguments) in calls.items():
         call = getattr(found, name)
@@ -233,8 +233,8 @@ def library_with_the_lock() -> ctypes.PyDLL:
     long, short = ctypes.c_int64, ctypes.c_int16
     found.wire_look.restype = long
     found.wire_look.argtypes = [data, size, long, short, long, rows, size]
-    found.wire_look_batch.restype = library().wire_look_batch.restype
-    found.wire_look_batch.argtypes = library().wire_look_batch.argtypes
+    found.wire_records.restype = library().wire_records.restype
+    found.wire_records.argtypes = library().wire_records.argtypes
     return found
 
 

@@ -5,7 +5,7 @@ use crate::engine::{topics, Cause, Engine, Limits, BOUNDS, BROKERS, CLIENTS, LIM
 use crate::stream::Stream;
 use crate::sys::{Epoll, Event, Fd, Wake, EPOLLIN};
 use crate::table::{Change, Rule, Treatment, Way, APIS};
-use crate::{look, tls, walks};
+use crate::{look, records, tls, walks};
 use std::ffi::CStr;
 use std::io::{Error, Result};
 use std::os::raw::c_char;
@@ -19,9 +19,12 @@ use std::time::Duration;
 
 /// Of the border: the calls here, their structures (`Limits`, `tls::Rules`) and the messages of `told`.
 /// Whoever changes one of them counts it on, here and in `tideline/kafka/wire.py`.
-const ABI: u32 = 2;
+const ABI: u32 = 3;
 const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
 const EVENTS: usize = 64;
+/// Of [`wire_records`].
+const RECORDS_ASKED: usize = 6;
+const RECORDS_TOLD: usize = 4 + 2 * records::NAMED;
 const GONE: i32 = -1;
 /// It was not done.
 const NOT: i32 = 1;
@@ -609,15 +612,39 @@ pub unsafe extern "C" fn wire_look(
     found.map_or(-1, |count| count as i64)
 }
 
-/// Whether one batch is fine, whatever its topic allows: see `look::batch`. 1, and [`look::BATCH`]
-/// numbers of it; 0: Python has to look.
+/// Reads the records of one batch, unpacked: see `records::read`. `asked` has [`RECORDS_ASKED`] numbers, in
+/// the order of `records::Asked`. 0: they are right, and `told` has earliest, latest, headers, how many are
+/// out of range, and of each of these number and timestamp. More: the fault, and `told` has the record's
+/// number and the number that is wrong. -1: a defect.
 ///
 /// # Safety
-/// `records` is as long as is said; `told` has room for the numbers.
+/// `body` is as long as is said; `told` has room for [`RECORDS_TOLD`] numbers.
 #[no_mangle]
-pub unsafe extern "C" fn wire_look_batch(records: *const u8, size: usize, told: *mut i64) -> i32 {
-    let records = bytes(records, size);
-    let Some(seen) = catch_unwind(|| look::batch(records)).ok().flatten() else { return 0 };
-    slice::from_raw_parts_mut(told, look::BATCH).copy_from_slice(&seen.columns());
-    1
+pub unsafe extern "C" fn wire_records(
+    body: *const u8,
+    size: usize,
+    asked: *const i64,
+    told: *mut i64,
+) -> i32 {
+    let body = bytes(body, size);
+    let told = slice::from_raw_parts_mut(told, RECORDS_TOLD);
+    let mut numbers = [0; RECORDS_ASKED];
+    numbers.copy_from_slice(slice::from_raw_parts(asked, RECORDS_ASKED));
+    let [count, from, base_timestamp, earliest, latest, most_headers] = numbers;
+    let asked = records::Asked { count, from, base_timestamp, earliest, latest, most_headers };
+    match catch_unwind(|| records::read(body, &asked)) {
+        Err(_) => -1,
+        Ok(Err(wrong)) => {
+            told[..2].copy_from_slice(&[wrong.record, wrong.value]);
+            wrong.fault as i32
+        }
+        Ok(Ok(found)) => {
+            let counts = [found.earliest, found.latest, found.headers, found.told as i64];
+            told[..4].copy_from_slice(&counts);
+            for (place, (number, timestamp)) in told[4..].chunks_exact_mut(2).zip(found.out_of_range) {
+                place.copy_from_slice(&[number, timestamp]);
+            }
+            0
+        }
+    }
 }

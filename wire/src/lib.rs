@@ -6,6 +6,7 @@ mod crc;
 mod engine;
 mod input;
 pub mod look;
+pub mod records;
 mod stream;
 mod sys;
 mod table;

@@ -1,10 +1,11 @@
-//! A look into the batches of a Produce: the rules of `tideline/kafka/produced.py` and `records.py` for
-//! batches whose records are not compressed. A batch is fine by them, or Python has to look: what is
+//! A look into the batches of a Produce: the rules of `tideline/kafka/produced.py` for batches whose records
+//! are not compressed; those of their records are in `records.rs`. A batch is fine by them, or Python has to look: what is
 //! wrong with one, and in which words it is refused, is Python's.
 //!
 //! Nothing is indexed but by checked access, and nothing is allocated.
 
 use crate::crc::crc32c;
+use crate::records::{self, Asked};
 use crate::walks::{bounded, Body, Bytes, Key};
 
 /// Of a batch, before its records.
@@ -127,104 +128,30 @@ pub fn batch(records: &[u8]) -> Option<Seen> {
     if i64::from(crc32c(bytes.slice(CHECKED_FROM, size)?)) != bytes.i32(17)? & 0xFFFF_FFFF {
         return None;
     }
-    let mut seen = Seen {
+    let asked = Asked {
+        count: record_count,
+        from: 0,
+        base_timestamp,
+        earliest: i64::MIN,
+        latest: i64::MAX,
+        most_headers: i64::MAX,
+    };
+    let found = records::read(bytes.slice(HEADER, size)?, &asked).ok()?;
+    let (mut earliest, mut latest) = (i64::MAX, i64::MIN);
+    if found.earliest <= found.latest {
+        earliest = base_timestamp.checked_add(found.earliest)?;
+        latest = base_timestamp.checked_add(found.latest)?;
+    }
+    let seen = Seen {
         producer_id,
         producer_epoch,
         base_sequence,
         record_count,
         max_timestamp,
-        earliest: i64::MAX,
-        latest: i64::MIN,
-        headers: 0,
+        earliest,
+        latest,
+        headers: found.headers,
     };
-    let mut left = Reader(bytes.slice(HEADER, size)?);
-    for number in 0..record_count {
-        let size = length_of(left.u32()?)?;
-        let record = Reader(left.take(size)?);
-        let (delta, headers) = record.whole(number)?;
-        let timestamp = base_timestamp.checked_add(delta)?;
-        if timestamp != NO_TIMESTAMP {
-            seen.earliest = seen.earliest.min(timestamp);
-            seen.latest = seen.latest.max(timestamp);
-        }
-        seen.headers += headers;
-    }
     // Another one in the header is set right, by Python.
-    let told = seen.latest.max(NO_TIMESTAMP) == max_timestamp;
-    (left.0.is_empty() && told).then_some(seen)
-}
-
-/// Records, or one of them, as far as they are not read.
-struct Reader<'a>(&'a [u8]);
-
-impl<'a> Reader<'a> {
-    fn u8(&mut self) -> Option<u8> {
-        let (first, left) = self.0.split_first()?;
-        self.0 = left;
-        Some(*first)
-    }
-    fn take(&mut self, size: u64) -> Option<&'a [u8]> {
-        let (taken, left) = self.0.split_at_checked(usize::try_from(size).ok()?)?;
-        self.0 = left;
-        Some(taken)
-    }
-    /// A number of at most so many bits, as it is packed (zigzag).
-    fn packed(&mut self, bits: u32) -> Option<u64> {
-        let mut value = 0;
-        let mut shift = 0;
-        while shift < bits {
-            let byte = self.u8()?;
-            let digits = u64::from(byte & 0x7F);
-            if digits >> (bits - shift).min(7) != 0 {
-                return None;
-            }
-            value |= digits << shift;
-            if byte < 0x80 {
-                return Some(value);
-            }
-            shift += 7;
-        }
-        None
-    }
-    fn u32(&mut self) -> Option<u64> {
-        self.packed(32)
-    }
-    /// Skip what may be none (-1) behind its length.
-    fn skip_nullable(&mut self) -> Option<()> {
-        // A client decides what comes: no branch on whether there is one, which it can make
-        // unforeseeable.
-        let packed = self.u32()?;
-        if (packed & 1) > u64::from(packed == 1) {
-            return None;
-        }
-        self.take(packed >> 1).map(|_| ())
-    }
-    /// Of the record of that number, all of it: how far its timestamp is from the base, and its headers.
-    fn whole(mut self, number: i64) -> Option<(i64, i64)> {
-        if self.u8()? != 0 {
-            return None; // attributes, of which none is defined
-        }
-        let packed = self.packed(64)?;
-        let delta = (packed >> 1) as i64 ^ -((packed & 1) as i64);
-        if self.u32()? as i64 != 2 * number {
-            return None;
-        }
-        self.skip_nullable()?; // key
-        self.skip_nullable()?; // value
-        let headers = length_of(self.u32()?)?;
-        if headers > self.0.len() as u64 {
-            return None;
-        }
-        for _ in 0..headers {
-            let key = length_of(self.u32()?)?;
-            self.take(key)?;
-            self.skip_nullable()?;
-        }
-        self.0.is_empty().then_some((delta, headers as i64))
-    }
-}
-
-/// `None`: it is negative.
-fn length_of(packed: u64) -> Option<u64> {
-    (packed & 1 == 0).then_some(packed >> 1)
+    (latest.max(NO_TIMESTAMP) == max_timestamp).then_some(seen)
 }

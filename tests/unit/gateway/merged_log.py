@@ -22,11 +22,14 @@ from tests.unit.gateway.fakes import (
 from tests.unit.kafka.segment_batches import EPOCH, Spec, build
 from tideline.control_plane.model import BatchCoordinates, FindBatchesRequest, SegmentCoordinates
 from tideline.gateway.fetch.object_reader import ObjectCache
+from tideline.gateway.fetch.record_search import Searcher
 from tideline.gateway.fetch.suffix_reader import UNREADABLE, SuffixReader
+from tideline.gateway.unpacking import Unpacking
 from tideline.kafka.batches import iter_batches, parse_at, patch
 from tideline.kafka.segment_files import SegmentFile
 
 BOUNDARY = 100
+ANYBODY = Searcher("anybody", 1 << 26, lambda work: work)
 
 
 @dataclass(frozen=True)
@@ -117,7 +120,9 @@ class MergedLog:
 
     def forget(self) -> None:
         """A gateway that has read nothing yet."""
-        self.reader = SuffixReader(self.store, self.plane, ObjectCache(self.cache_bytes))
+        self.reader = SuffixReader(
+            self.store, self.plane, ObjectCache(self.cache_bytes), Unpacking()
+        )
         self.store.gets.clear()
 
     def _append(self, key: str, spec: Spec, offset: int) -> None:

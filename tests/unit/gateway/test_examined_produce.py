@@ -17,6 +17,7 @@ from tests.unit.kafka.test_produced import NOW, built, raw
 from tideline.domain.topic_configs import TopicLimits
 from tideline.gateway.produce import examination
 from tideline.gateway.produce.examination import AT_ONCE_RECORDS, Examiner
+from tideline.gateway.unpacking import Unpacking
 from tideline.kafka.produced import ValidBatch
 
 POISON = raw(b"x" * 22, 900_000)
@@ -77,7 +78,7 @@ class Held(Examiner):
     """Batches that need the thread wait there until they are let go on."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(Unpacking())
         self.go_on = threading.Event()
         self.threads: list[str] = []
 
@@ -95,7 +96,7 @@ async def held(bench: TrackedBench, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
     bench.use(bench.parts)
     yield held
     held.go_on.set()
-    held.close()
+    held._unpacking.close()
 
 
 async def turns(count: int = 20) -> None:
@@ -117,7 +118,7 @@ async def test_a_large_batch_leaves_the_loop_free_and_keeps_its_place(
     held.go_on.set()
     assert outcomes(await first)[TOPIC, 0] == ("none", 100)
     assert outcomes(await second)[TOPIC, 0] == ("none", 100 + AT_ONCE_RECORDS + 1)
-    assert held.threads[0].startswith("produce-examination")
+    assert held.threads[0].startswith("unpacking")
 
 
 async def test_connections_do_not_wait_for_each_other(bench: TrackedBench, held: Held) -> None:
@@ -138,7 +139,7 @@ async def test_what_unpacks_to_more_than_a_little_is_unpacked_beside_the_loop(
     packed = built([(NOW, None, bytes(300_000), [])], 4)
     assert len(packed) < 1_000
     assert outcomes(await bench.ask(produce((TOPIC, 0, packed))))[TOPIC, 0] == ("none", 100)
-    assert held.threads[-1].startswith("produce-examination")
+    assert held.threads[-1].startswith("unpacking")
 
 
 async def test_many_small_batches_of_one_request_are_not_read_at_one_go(
@@ -147,7 +148,7 @@ async def test_many_small_batches_of_one_request_are_not_read_at_one_go(
     held.go_on.set()
     monkeypatch.setattr(examination, "AT_ONCE_RECORDS", 5)
     await bench.ask(produce(*((TOPIC, n, record_batch(2)) for n in range(3))))
-    assert [t.startswith("produce-examination") for t in held.threads] == [False, False, True]
+    assert [t.startswith("unpacking") for t in held.threads] == [False, False, True]
 
 
 async def test_small_batches_that_unpack_to_much_together_are_not_unpacked_at_one_go(
@@ -161,7 +162,7 @@ async def test_small_batches_that_unpack_to_much_together_are_not_unpacked_at_on
     for _ in range(2):  # also when all that can be asked is known
         held.threads.clear()
         await bench.ask(produce(*batches))
-        beside = [t.startswith("produce-examination") for t in held.threads]
+        beside = [t.startswith("unpacking") for t in held.threads]
         assert beside[-4:] == [True] * 4
         assert beside.count(False) <= 10, "four of a request, and one that is too many, each way"
 
@@ -174,12 +175,12 @@ async def test_a_record_with_thousands_of_headers_is_read_beside_the_loop(
     assert len(batch) < 64 * 1024
     answer = await bench.ask(produce((TOPIC, 0, batch)))
     assert outcomes(answer)[TOPIC, 0] == ("none", 100)
-    assert held.threads[-1].startswith("produce-examination")
+    assert held.threads[-1].startswith("unpacking")
 
 
 def test_a_right_batch_is_not_copied() -> None:
     batch = record_batch(3)
-    examined = Examiner().at_once(batch, TopicLimits("CreateTime", 1_000), 9)
+    examined = Examiner(Unpacking()).at_once(batch, TopicLimits("CreateTime", 1_000), 9)
     assert isinstance(examined, ValidBatch)
     assert examined.records is batch
 
@@ -195,4 +196,4 @@ async def test_a_partition_that_crosses_while_others_are_looked_into_is_looked_i
     held.go_on.set()
     await asked
     assert len(held.threads) == 2
-    assert all(thread.startswith("produce-examination") for thread in held.threads)
+    assert all(thread.startswith("unpacking") for thread in held.threads)

@@ -28,7 +28,7 @@ from tideline.domain.quotas import QuotaEntity, QuotaKind
 from tideline.domain.topic_configs import TopicLimits
 from tideline.gateway import context
 from tideline.gateway.context import ApiKey, RequestContext
-from tideline.gateway.produce import examination, handler
+from tideline.gateway.produce import handler
 from tideline.gateway.produce.at_once import appended_at_once
 from tideline.gateway.produce.examination import (
     AT_ONCE_BYTES,
@@ -38,7 +38,8 @@ from tideline.gateway.produce.examination import (
 )
 from tideline.gateway.produce.partition import header_of
 from tideline.gateway.turn import TurnBudget
-from tideline.kafka import native_look
+from tideline.gateway.unpacking import Unpacking
+from tideline.kafka import native_look, records
 from tideline.kafka.produced import ValidBatch
 from tideline.kafka.protocol import decode_response, encode_request, parse_header
 
@@ -101,6 +102,7 @@ async def test_a_request_of_many_bytes_is_taken_at_once_if_the_library_looks_int
     six = produce(*((TOPIC, n % 2, SIXTEEN_KB) for n in range(6)))
     assert set(outcomes(await bench.ask(six))) == {(TOPIC, 0), (TOPIC, 1)}
     monkeypatch.setattr(native_look, "_native", lambda: None)
+    monkeypatch.setattr(records, "_native", lambda: None)
     answer = await bench.ask(six)
     assert outcomes(answer) == {(TOPIC, 0): ("none", 187), (TOPIC, 1): ("none", 92)}
     assert taken[1:] == [True, False]
@@ -246,7 +248,7 @@ async def test_when_a_turn_of_the_loop_has_looked_long_enough_a_large_request_go
 
 
 def test_what_the_library_looked_into_is_taken_off_what_may_still_be_read_at_once() -> None:
-    examiner, allowance = Examiner(lambda: NOW), Allowance()
+    examiner, allowance = Examiner(Unpacking(), lambda: NOW), Allowance()
     half = built([(NOW, None, b"", [("k", None)] * (AT_ONCE_HEADERS // 2 + 1))])
     header = header_of(half)
     assert header is not None
@@ -254,24 +256,6 @@ def test_what_the_library_looked_into_is_taken_off_what_may_still_be_read_at_onc
     first, second = (examiner.within(half, header, limits, 9, allowance) for _ in range(2))
     assert isinstance(first, ValidBatch)
     assert second is None
-    examiner.close()
-
-
-async def test_only_a_look_by_the_thread_lets_go_of_the_interpreters_lock(
-    bench: TrackedBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await warmed(bench)
-    looked_batch, seen = examination.looked_batch, []
-
-    def noting(records: bytes, *, alone: bool) -> Any:
-        seen.append((threading.current_thread() is threading.main_thread(), alone))
-        return looked_batch(records, alone=alone)
-
-    monkeypatch.setattr(examination, "looked_batch", noting)
-    monkeypatch.setattr(handler, "appended_at_once", lambda *_: None)
-    large = record_batch(1, payload=bytes(AT_ONCE_BYTES))
-    await bench.ask(produce((TOPIC, 0, GOOD), (TOPIC, 1, large)))
-    assert seen == [(True, True), (False, False)]
 
 
 @pytest.mark.parametrize("native", [True, False])
@@ -280,6 +264,7 @@ async def test_of_a_request_that_waits_after_all_its_records_are_not_held_twice(
 ) -> None:
     if not native:
         monkeypatch.setattr(native_look, "_native", lambda: None)
+        monkeypatch.setattr(records, "_native", lambda: None)
     await warmed(bench)
     bench.plane.fence(bench.parts.lease.incarnation)
     bench.parts.lease.end_incarnation("fenced in this test")
@@ -432,6 +417,7 @@ def test_all_ways_take_the_same_and_tell_the_same(
             with pytest.MonkeyPatch.context() as patch:
                 if not native:
                     patch.setattr(native_look, "_native", lambda: None)
+                    patch.setattr(records, "_native", lambda: None)
                 if not at_once:
                     patch.setattr(handler, "appended_at_once", lambda *_: None)
                 ways.append(asyncio.run(_told(tmp_path_factory.mktemp("way"), requests)))

@@ -21,6 +21,7 @@ from tests.unit.gateway.fakes import (
     tracked_topic,
     until,
 )
+from tests.unit.gateway.merged_log import ANYBODY
 from tideline.control_plane.errors import ControlPlaneUnavailable
 from tideline.control_plane.model import BatchCoordinates, FindBatchesRequest
 from tideline.domain.ids import TopicIdPartition
@@ -28,11 +29,12 @@ from tideline.gateway.fetch.from_suffix import HighWatermarks
 from tideline.gateway.fetch.object_reader import ObjectCache, ObjectReader
 from tideline.gateway.fetch.suffix_reader import SuffixReader
 from tideline.gateway.tracking.view import TrackingView
+from tideline.gateway.unpacking import Unpacking
 from tideline.kafka.batches import (
-    first_record_at,
     iter_batches,
     verify_crc,
 )
+from tideline.kafka.record_search import found_by_append_time
 from tideline.object_store import ObjectStoreUnavailable
 from tideline.object_store.byte_ranges import ByteRange
 
@@ -67,7 +69,7 @@ class Bench:
         self.plane.put(tracked_topic(tracked_row(boundary=100, boundary_epoch=1)))
         self.suffix = self.plane.suffix()
         self.cache = ObjectCache(cache_bytes)
-        self.reader = SuffixReader(self.store, self.plane, self.cache)
+        self.reader = SuffixReader(self.store, self.plane, self.cache, Unpacking())
 
 
 async def test_a_batch_carries_the_offset_of_its_commit_and_the_epoch_at_the_boundary() -> None:
@@ -130,13 +132,13 @@ async def test_the_record_of_a_timestamp_is_found_inside_its_batch() -> None:
     batch = records(10, 30, 20)
     bench.store.objects["k"] = batch
     bench.suffix.batches.append(coordinates("k", 0, batch, 100))
-    _, record = await bench.reader.first_at_or_after(LOG, 15)
+    _, record = await bench.reader.first_at_or_after(LOG, 15, ANYBODY)
     assert record is not None
     assert (record.offset, record.timestamp) == (101, 30)
-    _, largest = await bench.reader.record_of_max_timestamp(LOG)
+    _, largest = await bench.reader.record_of_max_timestamp(LOG, ANYBODY)
     assert largest is not None
     assert (largest.offset, largest.timestamp) == (101, 30)
-    assert (await bench.reader.first_at_or_after(LOG, 31))[1] is None
+    assert (await bench.reader.first_at_or_after(LOG, 31, ANYBODY))[1] is None
 
 
 async def test_below_the_boundary_the_suffix_finds_nothing() -> None:
@@ -147,10 +149,10 @@ async def test_below_the_boundary_the_suffix_finds_nothing() -> None:
 
 
 def test_a_batch_of_log_append_time_needs_no_look_inside() -> None:
-    found = first_record_at(b"", 500, base_offset=70, log_append_time=600)
+    found = found_by_append_time(600, 500, base_offset=70, not_before=0)
     assert found is not None
     assert (found.offset, found.timestamp) == (70, 600)
-    assert first_record_at(b"", 700, base_offset=70, log_append_time=600) is None
+    assert found_by_append_time(600, 700, base_offset=70, not_before=0) is None
 
 
 @given(

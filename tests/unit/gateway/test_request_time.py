@@ -234,7 +234,6 @@ async def test_a_large_batch_that_is_read_beside_the_loop_counts_too(
         return validated(*arguments, **named)
 
     monkeypatch.setattr(examination, "validated", slow)
-    monkeypatch.setattr(examination, "looked_batch", lambda *_, **__: None)
     quotas: Any = TimeQuotas()
     large = produce((TOPIC, 0, record_batch(examination.AT_ONCE_RECORDS + 1)))
     frame = encode_request(large, 5, "a client")

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.gateway.fakes import LOG
-from tests.unit.gateway.merged_log import BOUNDARY, MergedLog, Record, merge
+from tests.unit.gateway.merged_log import ANYBODY, BOUNDARY, MergedLog, Record, merge
 from tests.unit.kafka.segment_batches import CODECS, EPOCH, Spec, empty, sized, spec_lists
 from tideline.control_plane.model import (
     FindBatchesRequest,
@@ -20,6 +20,7 @@ from tideline.control_plane.model import (
     SuffixOffset,
 )
 from tideline.gateway.fetch.object_reader import ObjectCache, ObjectReader
+from tideline.gateway.fetch.record_search import RecordSearch
 from tideline.gateway.fetch.segment_reader import (
     MAX_BATCHES,
     READ_AHEAD,
@@ -27,7 +28,9 @@ from tideline.gateway.fetch.segment_reader import (
     SegmentUnreadable,
 )
 from tideline.gateway.fetch.suffix_reader import UNREADABLE, SuffixReader
-from tideline.kafka.batches import FoundRecord, iter_batches, verify_crc
+from tideline.gateway.unpacking import Unpacking
+from tideline.kafka.batches import iter_batches, verify_crc
+from tideline.kafka.record_search import FoundRecord
 from tideline.kafka.segment_files import SegmentFile
 from tideline.object_store import ObjectMissing
 
@@ -86,20 +89,20 @@ async def test_a_search_by_time_finds_what_a_scan_finds(
     some = data.draw(st.lists(st.integers(-1, 502), max_size=5))
     for timestamp in {0, 250, *some, *(r.timestamp for r in records[:3])}:
         wanted = next((r for r in records if r.timestamp >= timestamp), None)
-        _, found = await log.reader.first_at_or_after(LOG, timestamp)
+        _, found = await log.reader.first_at_or_after(LOG, timestamp, ANYBODY)
         assert as_record(found) == wanted
     largest = max(records, key=lambda r: (r.timestamp, -r.offset), default=None)
-    _, found = await log.reader.record_of_max_timestamp(LOG)
+    _, found = await log.reader.record_of_max_timestamp(LOG, ANYBODY)
     assert as_record(found) == largest
 
 
 async def test_offsets_that_a_rebuild_has_filled_have_no_largest_timestamp() -> None:
     """A batch without records is all that lies behind the segments."""
     log = MergedLog([Spec((5,)), Spec((7,)), empty(3)], [2])
-    _, found = await log.reader.record_of_max_timestamp(LOG)
+    _, found = await log.reader.record_of_max_timestamp(LOG, ANYBODY)
     assert as_record(found) == Record(BOUNDARY + 1, 7)
     log.suffix.start = BOUNDARY + 3
-    _, found = await log.reader.record_of_max_timestamp(LOG)
+    _, found = await log.reader.record_of_max_timestamp(LOG, ANYBODY)
     assert found is None
 
 
@@ -159,7 +162,7 @@ async def test_after_an_early_timestamp_in_the_future_a_search_stays_near_its_an
     """Kafka's own search would scan from the spike on."""
     ordinary = [Spec((n, n + 1), 2_000) for n in range(600)]
     log = MergedLog([Spec((400,)), *ordinary], (601,))
-    _, found = await log.reader.first_at_or_after(LOG, 500)
+    _, found = await log.reader.first_at_or_after(LOG, 500, ANYBODY)
     assert as_record(found) == next(r for r in log.records() if r.timestamp >= 500)
     read = sum(size for key, _, size in log.store.gets if key.endswith(SegmentFile.LOG))
     assert read <= 64 * 1024
@@ -203,7 +206,7 @@ async def test_a_segment_without_its_objects_is_an_error_and_others_are_answered
     assert [rows.error for rows in located] == [UNREADABLE, "NONE", "NONE"]
     assert [len(rows.batches) for rows in located] == [0, 2, 2]
     with pytest.raises(ObjectMissing):
-        await log.reader.first_at_or_after(LOG, 1_000)
+        await log.reader.first_at_or_after(LOG, 1_000, ANYBODY)
 
 
 async def test_a_search_whose_segment_is_gone_looks_once_more() -> None:
@@ -218,7 +221,7 @@ async def test_a_search_whose_segment_is_gone_looks_once_more() -> None:
         return answers.pop()
 
     log.plane.list_offsets = stale_at_first  # type: ignore[method-assign, assignment]
-    _, found = await log.reader.first_at_or_after(LOG, 1_000)
+    _, found = await log.reader.first_at_or_after(LOG, 1_000, ANYBODY)
     assert as_record(found) == Record(BOUNDARY + 9, 1_000)
     assert not answers
 
@@ -238,7 +241,7 @@ async def test_a_search_that_meets_a_merge_on_its_way_begins_anew() -> None:
         return await find(requests)
 
     log.plane.find_batches = merged_before  # type: ignore[method-assign, assignment]
-    _, found = await log.reader.first_at_or_after(LOG, 5)
+    _, found = await log.reader.first_at_or_after(LOG, 5, ANYBODY)
     assert (as_record(found), calls) == (Record(BOUNDARY + 5, 9), 1)
 
 
@@ -264,9 +267,9 @@ async def test_damaged_bytes_are_an_error_or_harmless_and_never_another_offset(
         assert headers[0].base_offset <= BOUNDARY + offset <= headers[0].last_offset
         assert headers[-1].last_offset <= log.segment.last_offset
         assert all(verify_crc(body, header) for header in headers)
-    reader = SegmentReader(ObjectReader(log.store, ObjectCache(1 << 20)))
+    reader = SegmentReader(ObjectReader(log.store, ObjectCache(1 << 20)), RecordSearch(Unpacking()))
     with suppress(SegmentUnreadable):
-        record = await reader.first_at_or_after(log.segment, 1_001, BOUNDARY + offset)
+        record = await reader.first_at_or_after(log.segment, 1_001, BOUNDARY + offset, ANYBODY)
         assert as_record(record) in log.records()
 
 
@@ -282,12 +285,12 @@ async def test_damaged_bytes_are_an_error_or_harmless_and_never_another_offset(
 async def test_metadata_that_the_objects_contradict_is_an_error(change: dict[str, int]) -> None:
     log = MergedLog([sized(3, 100)] * 6, (6,), interval=300)
     wrong = replace(log.segment, **change)
-    reader = SegmentReader(ObjectReader(log.store, ObjectCache(1 << 20)))
+    reader = SegmentReader(ObjectReader(log.store, ObjectCache(1 << 20)), RecordSearch(Unpacking()))
 
     async def read_everything() -> None:
         for offset in range(wrong.base_offset, wrong.last_offset + 1):
             await reader.batches(wrong, offset, 1 << 20)
-        await reader.first_at_or_after(wrong, 10_000, BOUNDARY)
+        await reader.first_at_or_after(wrong, 10_000, BOUNDARY, ANYBODY)
 
     with pytest.raises(SegmentUnreadable, match="its objects are damaged"):
         await read_everything()
@@ -314,7 +317,9 @@ async def test_reads_of_segments_can_be_switched_off_and_say_so_once(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     log = MergedLog([sized(3, 10)] * 6, (3,))
-    log.reader = SuffixReader(log.store, log.plane, ObjectCache(1 << 20), hybrid_read_enabled=False)
+    log.reader = SuffixReader(
+        log.store, log.plane, ObjectCache(1 << 20), Unpacking(), hybrid_read_enabled=False
+    )
     assert [(await log.fetch(BOUNDARY))[0] for _ in range(3)] == [UNREADABLE] * 3
     assert capsys.readouterr().out.count("TIDELINE_HYBRID_READ_ENABLED") == 1
     assert (await log.fetch(BOUNDARY + 9))[0] == "NONE"

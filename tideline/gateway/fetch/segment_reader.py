@@ -8,9 +8,8 @@ LogAppendTime stand in them.
 
 from __future__ import annotations
 
-import asyncio
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -18,17 +17,15 @@ from tideline.control_plane.model import BatchCoordinates, SegmentCoordinates
 from tideline.domain.topic_configs import LOG_APPEND_TIME
 from tideline.errors import TidelineError
 from tideline.gateway.fetch.object_reader import ObjectReader
+from tideline.gateway.fetch.record_search import BatchSearch, RecordSearch, Searcher
 from tideline.kafka.batches import (
     HEADER_BYTES,
     BatchHeader,
-    FoundRecord,
     InvalidBatch,
-    first_record_at,
-    largest,
-    largest_record,
     parse_header,
     verify_crc,
 )
+from tideline.kafka.record_search import FoundRecord, found_by_append_time, largest
 from tideline.kafka.segment_files import SegmentFile
 from tideline.kafka.segment_lookup import (
     TIME_ENTRY,
@@ -67,8 +64,9 @@ class SegmentReader:
     meanwhile, ``ObjectStoreUnavailable`` or ``ObjectStoreRefused``.
     """
 
-    def __init__(self, objects: ObjectReader) -> None:
+    def __init__(self, objects: ObjectReader, search: RecordSearch) -> None:
         self._objects = objects
+        self._search = search
 
     async def batches(
         self, segment: SegmentCoordinates, fetch_offset: int, max_bytes: int
@@ -103,7 +101,7 @@ class SegmentReader:
         return tuple(found)
 
     async def first_at_or_after(
-        self, segment: SegmentCoordinates, timestamp: int, start_offset: int
+        self, segment: SegmentCoordinates, timestamp: int, start_offset: int, searcher: Searcher
     ) -> FoundRecord | None:
         """The first record at or after ``timestamp`` (ms) and at or after ``start_offset``."""
         entry = await self._entry_for_timestamp(segment, timestamp, start_offset)
@@ -111,22 +109,21 @@ class SegmentReader:
         while (header := await cursor.next()) is not None:
             if header.max_timestamp < timestamp or header.last_offset < start_offset:
                 continue
-            body = await cursor.body(header)
-            first = partial(first_record_at, timestamp=timestamp)
-            record = await _search(first, body, header, start_offset)
+            body = partial(cursor.body, header)
+            record = await self._within(searcher, timestamp, segment, header, start_offset, body)
             if record is not None:
                 return record
         return None
 
     async def of_max_timestamp(
-        self, segment: SegmentCoordinates, start_offset: int
+        self, segment: SegmentCoordinates, start_offset: int, searcher: Searcher
     ) -> FoundRecord | None:
         """The first record with the largest timestamp among those from ``start_offset`` on.
 
         Only when the largest of the whole segment lies below ``start_offset`` are the headers of
         the rest read.
         """
-        found = await self.first_at_or_after(segment, segment.max_timestamp, start_offset)
+        found = await self.first_at_or_after(segment, segment.max_timestamp, start_offset, searcher)
         if found is not None or start_offset <= segment.base_offset:
             return found
         entry = await self._entry(segment, start_offset)
@@ -134,9 +131,8 @@ class SegmentReader:
         best: BatchHeader | None = None
         while (header := await cursor.next()) is not None:
             if header.base_offset < start_offset <= header.last_offset:
-                found = await _search(
-                    largest_record, await cursor.body(header), header, start_offset
-                )
+                body = partial(cursor.body, header)
+                found = await self._within(searcher, None, segment, header, start_offset, body)
             elif header.base_offset >= start_offset:
                 best = header if best is None or header.max_timestamp > best.max_timestamp else best
         if best is None:
@@ -144,9 +140,31 @@ class SegmentReader:
         part = ByteRange(
             segment.object_key_stem + SegmentFile.LOG, best.position, best.end, tiered=True
         )
-        body = await self._objects.whole(part)
-        first = partial(first_record_at, timestamp=best.max_timestamp)
-        return largest(found, await _search(first, body, best, start_offset))
+        body = partial(self._objects.whole, part)
+        return largest(
+            found,
+            await self._within(searcher, best.max_timestamp, segment, best, start_offset, body),
+        )
+
+    async def _within(
+        self,
+        searcher: Searcher,
+        timestamp: int | None,
+        segment: SegmentCoordinates,
+        header: BatchHeader,
+        start: int,
+        body: Callable[[], Awaitable[memoryview]],
+    ) -> FoundRecord | None:
+        """What :func:`~tideline.kafka.record_search.find_record` finds in the batch of
+        ``header``."""
+        base, not_before = header.base_offset, max(start, header.base_offset)
+        if header.timestamp_type == LOG_APPEND_TIME:
+            return found_by_append_time(
+                header.max_timestamp, timestamp, base_offset=base, not_before=not_before
+            )
+        key = segment.object_key_stem + SegmentFile.LOG
+        asked = BatchSearch(key, True, header.position, base, not_before, timestamp)
+        return await self._search.find(searcher, asked, body)
 
     async def _entry(self, segment: SegmentCoordinates, offset: int) -> OffsetPosition:
         index = await self._index(segment, SegmentFile.OFFSET_INDEX, segment.offset_index_bytes)
@@ -277,19 +295,6 @@ class _Cursor:
             self._piece, self._piece_start = await self._objects.at_least(part, size), start
             self._get_bytes = min(self._get_bytes * self._growth, MAX_GET)
         return self._piece[start - self._piece_start :]
-
-
-async def _search(
-    how: Callable[..., FoundRecord | None], body: memoryview, header: BatchHeader, not_before: int
-) -> FoundRecord | None:
-    append_time = header.max_timestamp if header.timestamp_type == LOG_APPEND_TIME else None
-    return await asyncio.to_thread(
-        how,
-        body,
-        base_offset=header.base_offset,
-        log_append_time=append_time,
-        not_before=not_before,
-    )
 
 
 def _time_entry(index: memoryview, number: int) -> tuple[int, int]:

@@ -33,14 +33,11 @@ from tideline.gateway.fetch.object_reader import (
     ObjectCache,
     ObjectReader,
 )
+from tideline.gateway.fetch.record_search import BatchSearch, RecordSearch, Searcher
 from tideline.gateway.fetch.segment_reader import SegmentReader
 from tideline.gateway.metrics import SUFFIX_UNREADABLE
-from tideline.kafka.batches import (
-    FoundRecord,
-    first_record_at,
-    largest,
-    largest_record,
-)
+from tideline.gateway.unpacking import Unpacking
+from tideline.kafka.record_search import FoundRecord, found_by_append_time, largest
 from tideline.object_store import ObjectMissing, ObjectStoreUnavailable
 from tideline.object_store.async_store import ObjectStore
 
@@ -71,13 +68,15 @@ class SuffixReader:
         store: ObjectStore,
         control_plane: ControlPlane,
         cache: ObjectCache,
+        unpacking: Unpacking,
         *,
         hybrid_read_enabled: bool = True,
     ) -> None:
         self._control_plane = control_plane
         self._lookups = Lookups(control_plane)
         self._objects = ObjectReader(store, cache)
-        self._segments = SegmentReader(self._objects)
+        self._search = RecordSearch(unpacking)
+        self._segments = SegmentReader(self._objects, self._search)
         self._batches = BatchReader(self._objects)
         self._hybrid_read_enabled = hybrid_read_enabled
         self._said_disabled = False
@@ -156,35 +155,35 @@ class SuffixReader:
         return await self._batches.read(wanted)
 
     async def first_at_or_after(
-        self, at: TopicIdPartition, timestamp: int
+        self, at: TopicIdPartition, timestamp: int, searcher: Searcher
     ) -> tuple[SuffixOffset, FoundRecord | None]:
         """The first record of the suffix at or after ``timestamp`` (ms), smallest offset first.
 
         Raises as the control plane and the object store do, ``SegmentUnreadable``,
-        :class:`HybridReadDisabled`.
+        ``UndecodableBatch``, :class:`HybridReadDisabled`.
         """
 
         async def search(answer: SuffixOffset) -> FoundRecord | None:
-            start, first = answer.suffix_start, partial(first_record_at, timestamp=timestamp)
+            start, within = answer.suffix_start, partial(self._within, searcher, timestamp)
             for segment in answer.segments:
                 self._must_read_segments()
-                record = await self._segments.first_at_or_after(segment, timestamp, start)
+                record = await self._segments.first_at_or_after(segment, timestamp, start, searcher)
                 if record is not None:
                     return record
             if answer.batch is None:
                 return None
-            record = await self._search(first, answer.batch, start)
+            record = await within(answer.batch, start)
             if record is None:
                 # Retention cut through the batch and took the record: the next one is looked for.
                 async for batch in self._batches_from(at, answer.batch.last_offset + 1):
                     if batch.max_timestamp >= timestamp:
-                        return await self._search(first, batch, start)
+                        return await within(batch, start)
             return record
 
         return await self._searched(at, search, ListOffsetsKind.TIMESTAMP, timestamp)
 
     async def record_of_max_timestamp(
-        self, at: TopicIdPartition
+        self, at: TopicIdPartition, searcher: Searcher
     ) -> tuple[SuffixOffset, FoundRecord | None]:
         """The first record that has the largest timestamp of the suffix. Raises as
         :meth:`first_at_or_after`."""
@@ -194,13 +193,12 @@ class SuffixReader:
             found = []
             for segment in answer.segments:
                 self._must_read_segments()
-                found.append(await self._segments.of_max_timestamp(segment, start))
+                found.append(await self._segments.of_max_timestamp(segment, start, searcher))
             if (batch := answer.batch) is not None:
-                first = partial(first_record_at, timestamp=batch.max_timestamp)
-                record = await self._search(first, batch, start)
+                record = await self._within(searcher, batch.max_timestamp, batch, start)
                 if record is None and batch.base_offset < start:
                     # Retention cut through the batch and took the record.
-                    record = await self._largest_from(at, start)
+                    record = await self._largest_from(at, start, searcher)
                 # Else it has no record, and no batch of the WAL has: a rebuild has filled it.
                 found.append(record)
             return largest(*found)
@@ -244,31 +242,29 @@ class SuffixReader:
                 return
             offset = found.batches[-1].last_offset + 1
 
-    async def _largest_from(self, at: TopicIdPartition, start: int) -> FoundRecord | None:
+    async def _largest_from(
+        self, at: TopicIdPartition, start: int, searcher: Searcher
+    ) -> FoundRecord | None:
         """The first record with the largest timestamp among the WAL's from ``start`` on."""
         found: FoundRecord | None = None
         best: BatchCoordinates | None = None
         async for batch in self._batches_from(at, start):
             if batch.base_offset < start:
-                found = await self._search(largest_record, batch, start)
+                found = await self._within(searcher, None, batch, start)
             elif best is None or batch.max_timestamp > best.max_timestamp:
                 best = batch
         if best is None:
             return found
-        first = partial(first_record_at, timestamp=best.max_timestamp)
-        return largest(found, await self._search(first, best, start))
+        return largest(found, await self._within(searcher, best.max_timestamp, best, start))
 
-    async def _search(
-        self, how: Callable[..., FoundRecord | None], batch: BatchCoordinates, start: int
+    async def _within(
+        self, searcher: Searcher, timestamp: int | None, batch: BatchCoordinates, start: int
     ) -> FoundRecord | None:
-        piece: memoryview | bytes = b""
-        append_time = batch.append_time if batch.timestamp_type == LOG_APPEND_TIME else None
-        if append_time is None:
-            piece = await self._batches.piece(batch)
-        return await asyncio.to_thread(
-            how,
-            piece,
-            base_offset=batch.base_offset,
-            log_append_time=append_time,
-            not_before=start,
-        )
+        """What :func:`~tideline.kafka.record_search.find_record` finds in a batch of the WAL."""
+        base, not_before = batch.base_offset, max(start, batch.base_offset)
+        if batch.timestamp_type == LOG_APPEND_TIME:
+            return found_by_append_time(
+                batch.append_time, timestamp, base_offset=base, not_before=not_before
+            )
+        asked = BatchSearch(batch.object_key, False, batch.byte_offset, base, not_before, timestamp)
+        return await self._search.find(searcher, asked, partial(self._batches.piece, batch))

@@ -42,6 +42,8 @@ from tideline.domain.request_handling import (
 )
 from tideline.errors import TidelineError
 from tideline.gateway.context import ApiKey, RequestContext, Rule, Rules
+from tideline.gateway.fetch.object_reader import PARALLEL_GETS
+from tideline.gateway.fetch.record_search import Searcher
 from tideline.gateway.fetch.suffix_reader import SuffixReader
 from tideline.gateway.offsets.whole_prefix import said_by_whole_leaders
 from tideline.gateway.passing import PassesByTopics, always_by_topics
@@ -56,8 +58,9 @@ from tideline.gateway.prefix_leader import PrefixLeaders
 from tideline.gateway.rights import TopicRights
 from tideline.gateway.tracking.quiesce import Fences
 from tideline.gateway.tracking.view import TrackingView
-from tideline.kafka.batches import FoundRecord
 from tideline.kafka.decoding import AT_ONCE_PARTITIONS
+from tideline.kafka.produced import unpacked_bound
+from tideline.kafka.record_search import FoundRecord
 
 NAMES = ApiNames(
     ApiKey.LIST_OFFSETS,
@@ -75,6 +78,13 @@ class SuffixRefused(Exception):
     def __init__(self, code: KafkaErrorCode) -> None:
         super().__init__(code.name)
         self.code = code
+
+
+class Searches:
+    """Of one connection: how many searches go on at once, each of which holds a batch."""
+
+    def __init__(self) -> None:
+        self.places = asyncio.Semaphore(PARALLEL_GETS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +161,7 @@ class ListOffsetsHandler:
         if prefix and item not in searched and _ends_outside(item, route, prefix):
             return _refusal(split, item, READ_AGAIN)
         try:
-            found = await self._whole_log(item, log, route, int(item.row.timestamp), prefix)
+            found = await self._whole_log(split, item, log, route, int(item.row.timestamp), prefix)
         except SuffixRefused as refused:
             return _refusal(split, item, refused.code)
         except WrongSide:
@@ -183,6 +193,7 @@ class ListOffsetsHandler:
 
     async def _whole_log(
         self,
+        split: SplitRequest,
         item: PartitionEntry,
         log: TopicIdPartition,
         route: PartitionRoute,
@@ -204,7 +215,10 @@ class ListOffsetsHandler:
                 start = earliest(None, answer.offset, route.boundary)
                 return Candidate(start, leader_epoch=route.boundary_epoch)
             case SpecialTimestamp.MAX_TIMESTAMP:
-                found, record = await self.reader.record_of_max_timestamp(log)
+                async with split.context.connection.state(Searches).places:
+                    found, record = await self.reader.record_of_max_timestamp(
+                        log, searcher_of(split, item)
+                    )
                 suffix = _suffix_candidate(found, record, route)
                 prefix_maximum = _prefix_maximum(item, log)
                 whole = latest_of_maxima(prefix_maximum, suffix)
@@ -219,13 +233,22 @@ class ListOffsetsHandler:
                 return below(kafka, route.prefix_end)
         if below(kafka, route.prefix_end) is not NOTHING:
             return kafka
-        found, record = await self.reader.first_at_or_after(log, timestamp)
+        async with split.context.connection.state(Searches).places:
+            found, record = await self.reader.first_at_or_after(
+                log, timestamp, searcher_of(split, item)
+            )
         return smallest(NOTHING, _suffix_candidate(found, record, route), route.boundary)
 
     async def _is_readable(self, offset: int, log: TopicIdPartition, route: PartitionRoute) -> bool:
         """Whether retention has left ``offset`` of the prefix."""
         (rows,) = await self.reader.find([FindBatchesRequest(log, route.boundary, 1)])
         return offset >= rows.log_start
+
+
+def searcher_of(split: SplitRequest, item: PartitionEntry) -> Searcher:
+    assert item.at.topic is not None
+    context, limits = split.context, item.at.topic.limits
+    return Searcher(context.connection, unpacked_bound(limits), context.on_account)
 
 
 def _ends_outside(item: PartitionEntry, route: PartitionRoute, prefix: Candidate) -> bool:

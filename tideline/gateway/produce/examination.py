@@ -2,32 +2,31 @@
 
 What always holds: the event loop is not held up by it. Small batches are read at once, as many of
 one request as a few milliseconds allow, counted by what they are when they are unpacked; others by
-one thread, one after the other, while the request waits for its turn.
+the threads of :class:`~tideline.gateway.unpacking.Unpacking`, when it is their connection's turn,
+while the request waits for its own.
 """
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypeAlias
 
 from tideline.domain.topic_configs import TopicLimits
 from tideline.gateway.metrics import EXAMINATION_SECONDS
-from tideline.kafka.batches import HEADER_BYTES, BatchHeader, parse_at
+from tideline.gateway.unpacking import Unpacking
+from tideline.kafka.batches import BatchHeader
 from tideline.kafka.named_topics import MOST_WALKED_BYTES
-from tideline.kafka.native_look import looked_batch
 from tideline.kafka.produced import Effort, RefusedBatch, ValidBatch, validated
-from tideline.kafka.records import UnpackedTooLarge
+from tideline.kafka.records import NO_BOUND, UnpackedTooLarge
 
 AT_ONCE_BYTES = MOST_WALKED_BYTES
 """Of one request, as they came."""
 AT_ONCE_UNPACKED_BYTES = 4 * AT_ONCE_BYTES
 """Of one request: a millisecond of gzip. Hundreds of batches of 64 KiB each fit into 64 KiB."""
 AT_ONCE_RECORDS = 2_000
-"""Of one request; reading a record takes one to two microseconds."""
+"""Of one request; without the native library reading one takes one to two microseconds."""
 AT_ONCE_HEADERS = 4_000
 """Of the records of one request; each takes half a microsecond, and a record has place for tens of
 thousands."""
@@ -63,16 +62,13 @@ class Allowance:
 class Examiner:
     """Validates batches; see :mod:`tideline.kafka.produced`."""
 
-    def __init__(self, now_ms: Callable[[], int] = wall_clock_ms) -> None:
+    def __init__(self, unpacking: Unpacking, now_ms: Callable[[], int] = wall_clock_ms) -> None:
         self.now_ms = now_ms
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="produce-examination")
-
-    def close(self) -> None:
-        """Ends the thread; what waits for it is cancelled."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._unpacking = unpacking
 
     async def examine(
         self,
+        connection: object,
         records: bytes,
         header: BatchHeader | None,
         limits: TopicLimits,
@@ -80,16 +76,20 @@ class Examiner:
         allowance: Allowance,
         on_account: OnAccount,
     ) -> Examined:
-        """Does not give up its turn in the loop if ``allowance`` covers the batch. ``on_account``
-        has what the thread does counted."""
+        """Does not give up its turn in the loop if ``allowance`` covers the batch, which came from
+        ``connection``. ``on_account`` has what threads do counted."""
         judge = partial(self._judged, records, limits, produce_version)
         if allowance.covers(records, header):
             try:
                 return judge(allowance.effort)
             except UnpackedTooLarge:
                 pass
-        read = on_account(partial(judge, None))
-        return await asyncio.get_running_loop().run_in_executor(self._thread, read)
+
+        def read(most: int | None) -> Examined:
+            effort = None if most is None else Effort(most, NO_BOUND)
+            return on_account(partial(judge, effort))()
+
+        return await self._unpacking.read(connection, read)
 
     def within(
         self,
@@ -120,11 +120,6 @@ class Examiner:
     ) -> Examined:
         began, now_ms = time.perf_counter(), self.now_ms()
         try:
-            fine = looked_batch(records, alone=effort is not None)
-            if fine is not None and fine.suits(len(records), limits, now_ms):
-                body = len(records) - HEADER_BYTES
-                if effort is None or effort.takes(body, fine.headers):
-                    return ValidBatch(header or parse_at(records, 0), records)
             return validated(
                 records,
                 limits,

@@ -94,6 +94,7 @@ class PartitionProduce:
         self._looked = True
         if self.at.topic is not None and not self.is_transactional:
             self._examined = await self._examiner.examine(
+                self._source,
                 self.records,
                 self.header,
                 self.at.topic.limits,
