@@ -37,8 +37,12 @@ the interpreter for longer than a tenth of the lease, and anybody may send them.
 MAX_PRODUCED_PARTITIONS, MAX_REQUEST_PARTITIONS = 5_000, 10_000
 """The same of a request that is looked at partition by partition: those that one broker leads, or
 that one transaction begins with. Kafka's own advice is 4,000 of a broker."""
-_MOST = {0: MAX_PRODUCED_PARTITIONS, **dict.fromkeys((1, 2, 21, 23, 24), MAX_REQUEST_PARTITIONS)}
-"""By API: Produce, Fetch, ListOffsets, DeleteRecords, OffsetForLeaderEpoch, AddPartitionsToTxn."""
+_MOST = {
+    0: MAX_PRODUCED_PARTITIONS,
+    **dict.fromkeys((1, 2, 10, 21, 23, 24), MAX_REQUEST_PARTITIONS),
+}
+"""By API: Produce, Fetch, ListOffsets, FindCoordinator, whose answer is looked into group by group,
+DeleteRecords, OffsetForLeaderEpoch, AddPartitionsToTxn."""
 UNBOUNDED = 2**62
 MAX_REQUEST_TEXT = 16 * 1024 * 1024
 """Bytes of strings in one request. As many names as there may be elements, of the longest that

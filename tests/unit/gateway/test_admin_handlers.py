@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -51,6 +52,7 @@ from tests.unit.gateway.gateway_under_test import Client, Gateway, gateway
 from tests.unit.gateway.tracked_bench import allowing
 from tests.unit.kafka.fake_broker import FakeBroker, api_versions
 from tideline import __version__
+from tideline.background import cancel_and_wait, spawn
 from tideline.control_plane.errors import ControlPlaneUnavailable
 from tideline.control_plane.model import (
     ClusterAttestation,
@@ -65,6 +67,7 @@ from tideline.control_plane.model import (
 )
 from tideline.domain.migration import MigrationState
 from tideline.domain.topic_configs import TopicLimits
+from tideline.gateway import context as contexts
 from tideline.gateway.admin import configs as configs_handler
 from tideline.gateway.admin import create_topics
 from tideline.gateway.admin.configs import ConfigsHandler
@@ -80,6 +83,7 @@ from tideline.gateway.messages import messages, nested, no_throttle
 from tideline.gateway.tracking.view import TrackingView
 from tideline.gateway.transactions import TransactionsHandler
 from tideline.kafka.client import KafkaCluster
+from tideline.kafka.decoding import AT_ONCE_PARTITIONS
 from tideline.kafka.protocol import (
     RequestHeader,
     decode_request,
@@ -919,6 +923,43 @@ async def test_describe_configs_shows_the_limits_in_force() -> None:
     shown = {c.name: c.value for c in answer.results[0].configs}
     assert shown["message.timestamp.type"] == "CreateTime"
     assert shown["max.message.bytes"] == "1000000"
+
+
+async def test_a_description_of_many_topics_is_made_beside_the_loop_which_turns_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    encode, complete = contexts.encode_response, configs_handler._complete
+    here: list[bool] = []
+    turns: list[int] = []
+    turned = 0
+
+    def noting(*arguments: Any) -> bytes:
+        here.append(threading.current_thread() is threading.main_thread())
+        return encode(*arguments)
+
+    async def completed(*arguments: Any) -> Any:
+        turns.append(turned)
+        return await complete(*arguments)
+
+    monkeypatch.setattr(contexts, "encode_response", noting)
+    monkeypatch.setattr(configs_handler, "_complete", completed)
+    many = describing_all(*(f"classic-{n}" for n in range(300)), documented=False)
+
+    async def turning() -> None:
+        nonlocal turned
+        while True:
+            turned += 1
+            await asyncio.sleep(0)
+
+    kafka = Kafka(DescribeConfigsRequest=describing())
+    async with FakeBroker(kafka) as broker, gateway(broker, admin(tracked(5))) as g:
+        task = spawn(turning(), "turning")
+        answer = await ask(g, many)
+        await cancel_and_wait(task)
+    assert len(answer.results) == 300
+    assert here == [False]
+    entries = sum(len(result.configs) - 2 for result in answer.results)
+    assert turns[-1] - turns[0] >= entries // (2 * AT_ONCE_PARTITIONS) > 1
 
 
 @pytest.mark.parametrize("version", [1, 2, 3, 4])

@@ -125,7 +125,8 @@ def test_a_frame_of_tiny_elements_is_bounded_in_their_number() -> None:
 
 
 @pytest.mark.parametrize(
-    ("api_key", "most"), [(0, 5_000), (1, 10_000), (2, 10_000), (3, 50_000), (32, 50_000)]
+    ("api_key", "most"),
+    [(0, 5_000), (1, 10_000), (2, 10_000), (3, 50_000), (10, 10_000), (32, 50_000)],
 )
 def test_what_is_looked_at_partition_by_partition_has_fewer(api_key: int, most: int) -> None:
     assert most_elements(api_key) == most

@@ -57,7 +57,7 @@ from tideline.gateway.admin.held_configs import HOLDING, LIVE, HeldConfigs
 from tideline.gateway.context import ApiKey, RequestContext, Rule, Rules, always
 from tideline.gateway.messages import build, nested, no_throttle
 from tideline.gateway.tracking.view import TrackingView
-from tideline.kafka.decoding import decoded_response
+from tideline.kafka.decoding import AT_ONCE_PARTITIONS, decoded_response
 from tideline.kafka.protocol import response_class
 
 DEFAULT_CONFIG = 5
@@ -134,8 +134,9 @@ class ConfigsHandler:
                 resource_name=resource.resource_name,
             )
         in_order = dict.fromkeys((r.resource_type, r.resource_name) for r in request.resources)
-        return ctx.respond(
-            schema(throttle_time=throttle, responses=tuple(results[key] for key in in_order))
+        return await ctx.respond_of(
+            schema(throttle_time=throttle, responses=tuple(results[key] for key in in_order)),
+            len(in_order),
         )
 
     async def _understood(
@@ -267,8 +268,12 @@ class ConfigsHandler:
             ctx.connection, response, ctx.header.api_key, ctx.header.api_version
         )
         requested = await self._requested(request, asked)
-        results = []
+        results, looked = [], 0
         for result in answer.results:
+            looked += len(result.configs)
+            if looked > AT_ONCE_PARTITIONS:
+                looked = 0
+                await asyncio.sleep(0)  # others have their turn: it may be of a whole cluster
             if result.resource_type == TOPIC and result.error_code is ErrorCode.none:
                 keys = asked.get(result.resource_name)
                 tracked = self.tracking.topic_by_name(result.resource_name)
@@ -277,7 +282,8 @@ class ConfigsHandler:
             elif result.resource_type == BROKER:
                 result = without_addresses(result)
             results.append(result)
-        return ctx.respond(replace(answer, results=tuple(results)))
+        entries = sum(len(result.configs) for result in results)
+        return await ctx.respond_of(replace(answer, results=tuple(results)), entries)
 
     async def _requested(
         self, request: Any, asked: Mapping[str, tuple[str, ...] | None]

@@ -137,7 +137,8 @@ class CreateTopicsHandler:
                 results[name] = _refusal(name, refusal)
         schema: Any = response_class(ctx.header.api_key, ctx.header.api_version)
         in_order = tuple(_in_version(schema, results[topic.name]) for topic in request.topics)
-        return ctx.respond(build(schema, throttle_time=throttle, topics=in_order))
+        message = build(schema, throttle_time=throttle, topics=in_order)
+        return await ctx.respond_of(message, len(in_order))
 
     async def _denied(
         self, ctx: RequestContext, request: Any, tracked: Collection[str]

@@ -236,12 +236,13 @@ class TopicsHandler:
             )
             throttle = answer.throttle_time
             answers |= {found.name: found for found in answer.results}
-        return ctx.respond(
+        return await ctx.respond_of(
             build(
                 schema,
                 throttle_time=throttle,
                 results=tuple(answers[topic.name] for topic in request.topics),
-            )
+            ),
+            len(request.topics),
         )
 
     def _tracked(self, request: Any) -> dict[str, TrackedTopic]:
