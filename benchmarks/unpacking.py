@@ -1,4 +1,4 @@
-"""What one batch may cost a gateway: `python -m benchmarks.unpacking`.
+"""What one batch may cost a gateway, and a page of metrics: `python -m benchmarks.unpacking`.
 
 Each batch is validated in a thread, beside one that wakes every millisecond, as the event loop
 does: how late that one comes is what everybody else pays.
@@ -21,11 +21,15 @@ from unittest.mock import patch
 
 import cramjam
 import crc32c
+from prometheus_client import REGISTRY, generate_latest
 
 from tideline.demo.run import machine
+from tideline.domain.api_answers import API_RULES
 from tideline.domain.topic_configs import TopicLimits
+from tideline.gateway import metrics
 from tideline.kafka import records
 from tideline.kafka.produced import MAX_RECORDS, MAX_UNPACKED_BYTES, RefusedBatch, validated
+from tideline.pages import rendered
 
 BEAT_S = 0.001
 NOW_MS = 1_700_000_000_000
@@ -119,6 +123,15 @@ def judge(made: bytes) -> None:
         validated(made, LIMITS, produce_version=9, now_ms=NOW_MS)
 
 
+def fill_registry() -> None:
+    """As a gateway's is after some days: every API in every way."""
+    for api in API_RULES:
+        metrics.requests_passed(api).inc()
+        metrics.requests_handled(api).inc()
+        for outcome in ("answered", "broker_away", "refused", "failed", "given_up"):
+            metrics.handling_seconds(api, outcome).observe(0.01)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=9)
@@ -131,6 +144,12 @@ def main() -> None:
         with patch.object(records, "_native", lambda: None):
             few = 1 if "00,000" in name or "same" in name else rounds
             print(f"| {name} | {len(made):,} | Python | {measured(partial(judge, made), few)} |")
+    fill_registry()
+    size = len(rendered(REGISTRY))
+    print("\n| page of metrics | bytes | CPU, ms | late, median | late, at most |")
+    print("| --- | ---: | ---: | ---: | ---: |")
+    print(f"| at one go | {size:,} | {measured(lambda: generate_latest(REGISTRY), rounds)} |")
+    print(f"| in pieces | {size:,} | {measured(lambda: rendered(REGISTRY), rounds)} |")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from tideline import __version__
 from tideline.domain.answers import LeaseState
 from tideline.gateway.metrics import LOOP_LATENESS
-from tideline.pages import Page
+from tideline.pages import MOST_KEPT, Kept, Page
 
 BEAT_S = 0.5
 STATE_S = 5.0
@@ -31,6 +31,7 @@ class Standing:
         self._stopped: Callable[[], str | None] = lambda: None
         self._ask_state: Callable[[str | None], Mapping[str, object]] = lambda topic: {}
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._states = Kept(self._state_of, clock)
 
     def serves(
         self,
@@ -89,11 +90,16 @@ class Standing:
         }
 
     def _state(self, query: Mapping[str, str]) -> tuple[bool, Mapping[str, object]]:
+        told = self._states.get(query.get("topic"))
+        why = f"the states of {MOST_KEPT} topics were asked for within a second: ask again"
+        return self._page("known", [why]) if told is None else told
+
+    def _state_of(self, topic: str | None) -> tuple[bool, Mapping[str, object]]:
         if self._loop is None or self._phase is not None:
             return self._page("known", self.why_not_ready() or ["starting"])
 
         async def ask() -> Mapping[str, object]:
-            return self._ask_state(query.get("topic"))
+            return self._ask_state(topic)
 
         asked = asyncio.run_coroutine_threadsafe(ask(), self._loop)
         try:

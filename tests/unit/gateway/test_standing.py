@@ -19,6 +19,7 @@ from tideline.background import cancel_and_wait, spawn
 from tideline.domain.answers import LeaseState
 from tideline.errors import UnreachableError
 from tideline.gateway.standing import STUCK_S, Standing
+from tideline.pages import MOST_KEPT
 
 
 class Clock:
@@ -109,6 +110,32 @@ async def test_what_is_believed_is_asked_on_the_event_loop(standing: Standing) -
         await asyncio.sleep(0)
         well, said = await asyncio.to_thread(state, {"topic": "orders"})
         assert (well, said["of"], said["ready"]) == (True, "orders", False)
+    finally:
+        await cancel_and_wait(turning)
+
+
+async def test_the_loop_is_asked_for_a_state_once_a_second_and_for_few_topics_in_it(
+    standing: Standing, clock: Clock
+) -> None:
+    asked: list[str | None] = []
+
+    def state(topic: str | None) -> dict[str, object]:
+        asked.append(topic)
+        return {"of": topic}
+
+    standing.serves(lambda: True, lambda: LeaseState.HELD, lambda: None, state)
+    turning, page = spawn(standing.turn(), "standing"), standing.pages()["/state"]
+    try:
+        await asyncio.sleep(0)
+        for _ in range(3):
+            assert (await asyncio.to_thread(page, {}))[1]["of"] is None
+        assert asked == [None]
+        answers = [await asyncio.to_thread(page, {"topic": str(n)}) for n in range(MOST_KEPT)]
+        assert [well for well, _ in answers] == [True] * (MOST_KEPT - 1) + [False]
+        assert "ask again" in str(answers[-1][1]["why"])
+        clock.now += 1
+        assert (await asyncio.to_thread(page, {}))[0]
+        assert asked == [None, *map(str, range(MOST_KEPT - 1)), None]
     finally:
         await cancel_and_wait(turning)
 
