@@ -26,6 +26,7 @@ from spark.common import session as sessions
 from spark.common.attempts import Attempt
 from spark.common.records import Ended, Records, Told
 from spark.common.results import write_result
+from tideline.domain.foreign_text import in_one_line
 from tideline.errors import ExitCode, TidelineError, UsageError
 from tideline.object_store.runs import SCHEME, bucket_and_key
 from tideline.settings import JobsSettings, load
@@ -140,7 +141,7 @@ class Job:
     def progress(self, text: str) -> None:
         """One line on stderr."""
         elapsed = time.monotonic() - self._clock
-        print(f"{elapsed:8.1f} s  {self.name}: {text}", file=sys.stderr, flush=True)
+        say(f"{elapsed:8.1f} s  {self.name}: {text}")
 
     @property
     def elapsed_ms(self) -> int:
@@ -231,11 +232,16 @@ def _told(job: Job, ended: Ended, *, tell: bool, dry: bool) -> Told | None:
 def _report(document: Mapping[str, object], place: str | None) -> None:
     """What may fail comes last: the work is done, and its document is printed by then."""
     if error := document.get("error"):
-        print(f"error: {error}", file=sys.stderr, flush=True)
+        say(f"error: {error}")
     text = json.dumps(document, default=plain)
     print(text, flush=True)
     if place is not None and (problem := write_result(place, f"{text}\n")):
-        print(f"warning: the result is not in {place}: {problem}", file=sys.stderr, flush=True)
+        say(f"warning: the result is not in {place}: {problem}")
+
+
+def say(text: str) -> None:
+    """One line on stderr, which may be a terminal; it may repeat what a broker or store said."""
+    print(in_one_line(text), file=sys.stderr, flush=True)
 
 
 def plain(value: object) -> Any:

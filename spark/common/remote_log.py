@@ -28,6 +28,7 @@ from spark.common.metadata_topic import Extent, RecordReader
 from spark.common.packing import PackedEvents, pack_events
 from spark.common.rows import spark_schema
 from spark.common.snapshots import LastRecord, Snapshot, SnapshotStore, Unusable
+from tideline.domain.foreign_text import in_one_line
 from tideline.kafka import remote_log_metadata as codec
 from tideline.kafka.errors import KafkaError
 from tideline.object_store.client import (
@@ -320,7 +321,7 @@ class _Made:
 
 def _say(text: str) -> None:
     """All that a task can tell is its executor's log."""
-    print(text, file=sys.stderr, flush=True)
+    print(in_one_line(text), file=sys.stderr, flush=True)
 
 
 def last_record(message: object) -> LastRecord | None:

@@ -10,6 +10,7 @@ import typer
 
 from tideline import __version__
 from tideline.cli.commands import Commands
+from tideline.domain.foreign_text import in_one_line
 from tideline.errors import ExitCode, TidelineError
 from tideline.settings_files import CONTEXT
 
@@ -57,7 +58,7 @@ def main() -> None:
         app()
         code = ExitCode.OK.value
     except TidelineError as error:
-        typer.echo(f"error: {error}", err=True)
+        typer.echo(f"error: {in_one_line(str(error))}", err=True)
         code = error.exit_code.value
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else ExitCode.FAILED.value

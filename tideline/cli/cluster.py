@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from tideline.cli.output import Format, FormatOption, console, echo_json, run
+from tideline.cli.output import Format, FormatOption, console, echo, echo_json, run
 from tideline.cli.writing import changing_services
 from tideline.control_plane import ControlPlane
 from tideline.control_plane.model import ClusterAttestation
@@ -95,7 +95,7 @@ def _show(cluster_id: str, found: list[ClusterAttestation], output: Format) -> N
         echo_json({"cluster_id": cluster_id, "attested": closed, "attestations": rows})
         return
     state = "attested to be closed to clients" if closed else "not attested: no topic may migrate"
-    typer.echo(f"Kafka cluster {cluster_id}: {state}")
+    echo(f"Kafka cluster {cluster_id}: {state}")
     if not found:
         return
     table = Table("attested by", "at", "reason", "withdrawn", box=None, pad_edge=False)

@@ -16,7 +16,15 @@ from rich.table import Table
 from spark.gc.history import adopt_history
 from spark.gc.job import gc as gc_job
 from tideline.cli.jobs import DryRunFlag, RunFlag, choose, finish, run_here
-from tideline.cli.output import ByOption, Format, FormatOption, ReasonOption, console, echo_json
+from tideline.cli.output import (
+    ByOption,
+    Format,
+    FormatOption,
+    ReasonOption,
+    console,
+    echo,
+    echo_json,
+)
 from tideline.cli.writing import changing_jobs_plane
 from tideline.control_plane.cataloged_jobs import connect_jobs
 from tideline.control_plane.garbage_model import GcRunRow
@@ -74,13 +82,13 @@ def show_gc(details: Mapping[str, Any]) -> None:
         for kind, name in KINDS.items():
             screen.print(f"{name} deleted: {details['deleted'].get(kind, 0)}")
         screen.print(f"batch rows pruned: {details['batches_pruned']}")
-        screen.print(f"report: {details['report']}", markup=False)
+        screen.print(f"report: {details['report']}")
     if "listed" in details:
         screen.print(
             f"listed {details['listed']} objects: {details['orphans_found']} are known to nobody"
         )
         for topic, reason in details["orphans_not_looked_for"].items():
-            screen.print(f"not looked at: {topic}: {reason}", markup=False)
+            screen.print(f"not looked at: {topic}: {reason}")
         if details["segments_not_judged"]:
             screen.print(f"segments were not judged: {details['segments_not_judged']}")
 
@@ -114,7 +122,7 @@ def runs(
     screen.print(table)
     for row in found:
         if row.held_because:
-            screen.print(f"{row.run_number} was held: {_what_became_of(row)}", markup=False)
+            screen.print(f"{row.run_number} was held: {_what_became_of(row)}")
 
 
 def _what_became_of(row: GcRunRow) -> str:
@@ -139,7 +147,7 @@ def allow(
         ) from None
     with changing_jobs_plane() as plane:
         plane.allow_gc_run(run_id, by or getpass.getuser(), reason)
-    typer.echo(f"The next run deletes what run {run_id} found due. This is void in a day.")
+    echo(f"The next run deletes what run {run_id} found due. This is void in a day.")
 
 
 @app.command()
@@ -150,7 +158,7 @@ def adopt(reason: ReasonOption, by: ByOption = None) -> None:
     """
     with changing_jobs_plane() as plane:
         number = adopt_history(load(JobsSettings), plane, by or getpass.getuser(), reason)
-    typer.echo(
+    echo(
         f"Runs go on from number {number}; every orphan is reported anew and keeps its whole grace."
     )
 

@@ -8,8 +8,18 @@ from typing import Annotated, Any
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
-from tideline.cli.output import Format, FormatOption, age, console, echo_json, moment, topic_name
+from tideline.cli.output import (
+    Format,
+    FormatOption,
+    age,
+    console,
+    echo_json,
+    line,
+    moment,
+    topic_name,
+)
 from tideline.control_plane.cataloged_jobs import connect_jobs
 from tideline.control_plane.tiering_model import CoverageStatusRow
 from tideline.errors import RefusedError
@@ -43,8 +53,8 @@ def coverage(
         screen.print("No partition has a prefix below a B0.")
         return
     screen.print(coverage_table(found))
-    for line in advice(found):
-        screen.print(line, markup=False)
+    for said in advice(found):
+        screen.print(said)
 
 
 def _run(topic: str | None) -> None:
@@ -79,7 +89,7 @@ def coverage_table(rows: Iterable[CoverageStatusRow]) -> Table:
         table.add_row(
             f"{row.topic}-{row.partition}",
             str(row.boundary),
-            "[green]yes[/]" if row.tiering_complete else "[red]no[/]",
+            line("yes", "green") if row.tiering_complete else line("no", "red"),
             _verdict(row),
             age(moment(row.since)),
             age(moment(row.observed_at)),
@@ -88,10 +98,10 @@ def coverage_table(rows: Iterable[CoverageStatusRow]) -> Table:
     return table
 
 
-def _verdict(row: CoverageStatusRow) -> str:
+def _verdict(row: CoverageStatusRow) -> Text | str:
     if row.complete is None:
         return "no run has looked yet"
-    return "[green]covered[/]" if row.complete else "[red]not covered[/]"
+    return line("covered", "green") if row.complete else line("not covered", "red")
 
 
 def advice(rows: Iterable[CoverageStatusRow]) -> list[str]:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 import typer
 from pydantic import SecretStr
 
-from tideline.cli.output import Format, FormatOption, echo_json
+from tideline.cli.output import Format, FormatOption, echo, echo_json
 from tideline.control_plane import migrate
 from tideline.errors import ExitCode
 from tideline.settings import SchemaSettings, load
@@ -34,12 +34,12 @@ def bring_up_to_date(output: FormatOption = Format.TABLE) -> None:
                    "roles": sorted(passwords)})  # fmt: skip
         return
     for name in before.pending:
-        typer.echo(f"applied {name}")
+        echo(f"applied {name}")
     if not before.functions_agree:
-        typer.echo("replaced the functions and rights")
+        echo("replaced the functions and rights")
     for role in sorted(passwords):
-        typer.echo(f"role {role} has the password that was given")
-    typer.echo("The schema is that of this version.")
+        echo(f"role {role} has the password that was given")
+    echo("The schema is that of this version.")
 
 
 @app.command()
@@ -49,7 +49,7 @@ def check(output: FormatOption = Format.TABLE) -> None:
     if output is Format.JSON:
         echo_json({"up_to_date": found.up_to_date, **asdict(found)})
     else:
-        typer.echo(found.describe())
+        echo(found.describe())
     if not found.up_to_date:
         raise typer.Exit(ExitCode.FAILED)
 

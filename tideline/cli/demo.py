@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from pathlib import Path
 from typing import Annotated
@@ -15,6 +14,7 @@ from rich.markdown import Markdown
 from rich.table import Table
 
 from tideline import control_plane
+from tideline.cli.output import echo_json
 from tideline.control_plane.model import PartitionMigrationStatus
 from tideline.demo import report
 from tideline.demo.context import DemoOptions, DemoOutput
@@ -69,7 +69,7 @@ def demo(
             proof = asyncio.run(_run(stack.environment("worker"), stack, options, console))
         markdown, machine = report.write(proof, reports)
         if output == "json":
-            typer.echo(json.dumps({**summary(proof), "report": str(machine)}))
+            echo_json({**summary(proof), "report": str(machine)})
         else:
             screen.print(Markdown(report.to_markdown(proof)))
         step(f"proof written to {markdown} and {machine}")

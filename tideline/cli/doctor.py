@@ -7,7 +7,7 @@ from dataclasses import asdict
 import typer
 from rich.table import Table
 
-from tideline.cli.output import Format, FormatOption, console, echo_json, run
+from tideline.cli.output import Format, FormatOption, console, echo_json, line, run
 from tideline.errors import ExitCode
 from tideline.migration.doctor import Verdict, examine
 from tideline.settings import WorkerSettings, load
@@ -29,7 +29,7 @@ def doctor(output: FormatOption = Format.TABLE) -> None:
         table = Table("check", "verdict", "found", "remedy", box=None, pad_edge=False)
         for one in found:
             style = STYLE[one.verdict]
-            table.add_row(one.check, f"[{style}]{one.verdict}", one.found, one.remedy)
+            table.add_row(one.check, line(one.verdict, style), one.found, one.remedy)
         console().print(table)
     if failed:
         raise typer.Exit(ExitCode.FAILED)

@@ -14,7 +14,7 @@ from typing import Annotated, BinaryIO
 
 import typer
 
-from tideline.cli.output import topic_name
+from tideline.cli.output import echo, topic_name
 from tideline.control_plane.cataloged_jobs import connect_jobs
 from tideline.control_plane.jobs import JobsControlPlane
 from tideline.control_plane.tiering_model import MergedSegmentRow
@@ -72,7 +72,7 @@ def remote_log_metadata(
             _write_json(sys.stdout.buffer, records)
             return
         count = _to_file(output, chosen, records)
-    typer.echo(f"{count} records of {name} in {output}", err=True)
+    echo(f"{count} records of {name} in {output}", err=True)
 
 
 def topic_records(plane: JobsControlPlane, topic: str) -> Iterator[MetadataRecord]:

@@ -10,9 +10,10 @@ from uuid import UUID
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from tideline import control_plane
-from tideline.cli.output import Format, FormatOption, age, console, echo_json, run
+from tideline.cli.output import Format, FormatOption, age, console, echo, echo_json, line, run
 from tideline.cli.writing import changing_plane
 from tideline.control_plane.model import UNACCOUNTED, GatewayRegistration, unaccounted_reason
 from tideline.domain.stand_in import stand_ins_of
@@ -65,12 +66,14 @@ def list_gateways(output: FormatOption = Format.TABLE) -> None:
         "registered", box=None, pad_edge=False,
     )  # fmt: skip
     for g in gateways:
-        lease = "" if g.status in ("retired", UNACCOUNTED) else "[red]not renewed"
+        lease: Text | str = (
+            "" if g.status in ("retired", UNACCOUNTED) else line("not renewed", "red")
+        )
         table.add_row(
             str(g.gateway_id),
             str(g.broker_id),
             g.status,
-            "[green]renewed" if g.incarnation in alive else lease,
+            line("renewed", "green") if g.incarnation in alive else lease,
             _serves(g),
             g.address,
             ", ".join(map(str, sorted(stand_ins_of(g.stand_ins)))) or "-",
@@ -80,14 +83,14 @@ def list_gateways(output: FormatOption = Format.TABLE) -> None:
     console().print(table)
     for g in gateways:
         if g.status == UNACCOUNTED:
-            typer.echo(unaccounted_reason(g))
+            echo(unaccounted_reason(g))
 
 
-def _serves(gateway: GatewayRegistration) -> str:
+def _serves(gateway: GatewayRegistration) -> Text | str:
     """Whether it accepts connections, as it said itself."""
     if gateway.status != "active" or gateway.serving is None:
         return ""
-    return "[green]yes" if gateway.serving else "[red]no"
+    return line("yes", "green") if gateway.serving else line("no", "red")
 
 
 async def _observe() -> tuple[list[GatewayRegistration], set[UUID]]:
@@ -127,9 +130,9 @@ def show(
         return
     topics, one = found.pop("topics", {}), found.pop("topic", None)
     for name, value in found.items():
-        typer.echo(f"{name}: {_plain(value)}")
+        echo(f"{name}: {_plain(value)}")
     if topic is not None and one is None:
-        typer.echo(f"topic {topic}: not tracked here")
+        echo(f"topic {topic}: not tracked here")
         return
     rows = one["partitions"] if one else [{"topic": name, **row} for name, row in topics.items()]
     if rows:
@@ -174,7 +177,7 @@ def retire(
     if output is Format.JSON:
         echo_json({"gateway_id": gateway_id, "status": "retired", "attested_by": by})
     else:
-        typer.echo(f"Gateway {gateway_id} is retired; {by} attested that it is cut off.")
+        echo(f"Gateway {gateway_id} is retired; {by} attested that it is cut off.")
 
 
 async def _retire(gateway_id: int, attested_by: str) -> None:
@@ -221,7 +224,7 @@ def account(
         echo_json({"gateway_id": gateway_id, "incarnations": accounted, "attested_by": by})
     else:
         named = ", ".join(map(str, accounted)) or "no incarnation"
-        typer.echo(f"Gateway {gateway_id}: {by} attested that {named} is gone.")
+        echo(f"Gateway {gateway_id}: {by} attested that {named} is gone.")
 
 
 async def _account(

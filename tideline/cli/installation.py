@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from tideline import control_plane, ownership
-from tideline.cli.output import Format, FormatOption, echo_json, run
+from tideline.cli.output import Format, FormatOption, echo, echo_json, run
 from tideline.domain.history import ServerIdentity, WrongHistory, disagreement
 from tideline.errors import ExitCode, UsageError
 from tideline.kafka.client import KafkaCluster
@@ -32,7 +32,7 @@ def show(output: FormatOption = Format.TABLE) -> None:
         echo_json(found)
     else:
         for name, value in found.items():
-            typer.echo(f"{name}: {value if value is not None else '(none)'}")
+            echo(f"{name}: {value if value is not None else '(none)'}")
     raise typer.Exit(ExitCode.REFUSED if found["disagreement"] else ExitCode.OK)
 
 
@@ -57,7 +57,7 @@ def adopt(
     if output is Format.JSON:
         echo_json(asdict(now))
     else:
-        typer.echo(f"History {now.history_id} begins. Start the gateways and the worker again.")
+        echo(f"History {now.history_id} begins. Start the gateways and the worker again.")
 
 
 async def _look(settings: WorkerSettings) -> dict[str, object]:

@@ -106,7 +106,7 @@ def show_retention(details: Mapping[str, Any]) -> None:
     for entry in details["held_back"]:
         screen.print(f"held back: {entry['topic']}-{entry['partition']}: {entry['reason']}")
     for name, reason in details["left_alone"].items():
-        screen.print(f"left alone: {name}: {reason}", markup=False)
+        screen.print(f"left alone: {name}: {reason}")
     for entry in details["problems"]:
         screen.print(
             f"problem: {entry['topic']}-{entry['partition']}: {entry['problem']}", markup=False

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from tideline import control_plane
-from tideline.cli.output import ByOption, Format, FormatOption, ReasonOption, echo_json, run
+from tideline.cli.output import ByOption, Format, FormatOption, ReasonOption, echo, echo_json, run
 from tideline.cli.writing import changing_plane
 from tideline.control_plane.model import MigrationLimits
 from tideline.errors import UsageError
@@ -61,10 +61,11 @@ async def _show(output: Format) -> None:
     if output is Format.JSON:
         echo_json({"limits": None if found is None else asdict(found)})
     else:
-        typer.echo(in_words(found, settings.migration_parallel_topics))
+        for said in in_words(found, settings.migration_parallel_topics):
+            echo(said)
 
 
-def in_words(found: MigrationLimits | None, setting: int) -> str:
+def in_words(found: MigrationLimits | None, setting: int) -> list[str]:
     """Two lines, and who has set them. ``setting``: topics at once where nobody has said."""
     topics = None if found is None else found.topics
     partitions = None if found is None else found.partitions
@@ -80,4 +81,4 @@ def in_words(found: MigrationLimits | None, setting: int) -> str:
         lines.append(
             f"set by {found.set_by} at {found.set_at:%Y-%m-%d %H:%M:%S %Z}: {found.reason}"
         )
-    return "\n".join(lines)
+    return lines

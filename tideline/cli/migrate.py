@@ -14,7 +14,7 @@ from temporalio.client import WorkflowHandle
 
 from tideline import temporal
 from tideline.cli import preflight as preflight_command
-from tideline.cli.output import Format, FormatOption, console, echo_json, run
+from tideline.cli.output import Format, FormatOption, console, echo, echo_json, run
 from tideline.cli.status import overview_tables
 from tideline.cli.writing import must_own
 from tideline.domain.messages import TopicMigrationInput, TopicOutcome, TopicRef
@@ -97,9 +97,9 @@ async def _migrate(
         running = await temporal.options_in_force(handle) or given.options
         others = differing_options(running, given.options)
         if said := joined_with_other_options(given.topic, others):
-            typer.echo(said, err=True)
+            echo(said, err=True)
         if output is Format.TABLE:
-            typer.echo(f"{given.topic} migrates: {url or handle.id}")
+            echo(f"{given.topic} migrates: {url or handle.id}")
         elif not wait:
             echo_json(
                 {
@@ -131,7 +131,7 @@ async def _follow(
         while not result.done():
             if ends is not None and asyncio.get_running_loop().time() > ends:
                 result.cancel()
-                typer.echo(
+                echo(
                     f"error: {topic!r} is not hybrid after {timeout:g} s; the migration goes on. "
                     f"`tideline status {topic}` shows what it waits for",
                     err=True,
@@ -151,8 +151,8 @@ def _answer(outcome: TopicOutcome, workflow_id: str, url: str | None, output: Fo
         echo_json({**asdict(outcome), "workflow_id": workflow_id, "workflow_url": url})
     elif outcome.outcome == "hybrid":
         boundaries = ", ".join(f"{p}: {b0}" for p, b0 in outcome.boundaries.items())
-        typer.echo(f"{outcome.topic} is hybrid. B0 by partition: {boundaries}")
+        echo(f"{outcome.topic} is hybrid. B0 by partition: {boundaries}")
     else:
-        typer.echo(f"{outcome.topic}: {outcome.outcome} {outcome.reason}".rstrip())
+        echo(f"{outcome.topic}: {outcome.outcome} {outcome.reason}".rstrip())
     if outcome.outcome != "hybrid":
         raise typer.Exit(ExitCode.FAILED)

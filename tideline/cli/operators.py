@@ -16,6 +16,7 @@ from tideline.cli.output import (
     Format,
     FormatOption,
     ReasonOption,
+    echo,
     echo_json,
     run,
     topic_name,
@@ -69,9 +70,9 @@ def configure(
         echo_json(asdict(outcome))
         return
     for name, (before, after) in outcome.changed.items():
-        typer.echo(f"{topic}: {name} is {after} now, it was {before}.")
+        echo(f"{topic}: {name} is {after} now, it was {before}.")
     if not outcome.changed:
-        typer.echo(f"{topic} runs with these options already.")
+        echo(f"{topic} runs with these options already.")
 
 
 def _parsed(pairs: list[str]) -> dict[str, Any]:
@@ -120,12 +121,12 @@ def complete(
         echo_json(asdict(outcome))
     elif outcome.incomplete:
         left = ", ".join(map(str, outcome.incomplete))
-        typer.echo(
+        echo(
             f"{topic} is being frozen and sealed; the prefix of partition {left} stays incomplete. "
             f"`tideline migrate {topic}` takes that back and completes it"
         )
     else:
-        typer.echo(f"Every prefix of {topic} is complete: there is nothing to force.")
+        echo(f"Every prefix of {topic} is complete: there is nothing to force.")
 
 
 @gaps.command("show")
@@ -136,12 +137,12 @@ def show_gaps(topic: TopicArgument, output: FormatOption = Format.TABLE) -> None
         echo_json({"topic": topic, "gaps": [asdict(gap) for gap in found]})
         return
     for gap in found:
-        typer.echo(
+        echo(
             f"{topic}-{gap.partition}: log ends {gap.log_ends}, not answering "
             f"{sorted(gap.silent)}; {in_words(gap.parts)}"
         )
     if not found:
-        typer.echo(f"{topic} has no log gap: of each partition a replica reaches B0.")
+        echo(f"{topic} has no log gap: of each partition a replica reaches B0.")
 
 
 @gaps.command("keep")
@@ -155,7 +156,7 @@ def keep_gap(
     if output is Format.JSON:
         echo_json(asdict(kept))
     else:
-        typer.echo(
+        echo(
             f"{topic}-{partition}: {kept.segments} segments ({kept.objects} objects, {kept.bytes} "
             f"bytes; {kept.copied} objects are new) are kept under {kept.address}"
         )
@@ -198,7 +199,7 @@ def accept_gap(
     if output is Format.JSON:
         echo_json(asdict(outcome))
     else:
-        typer.echo(
+        echo(
             f"{topic}-{partition}: offsets {first} to {end - 1} are given up; {decider.by} "
             "decided it. Whoever reads up to them goes on at B0"
         )
@@ -229,9 +230,9 @@ def list_requests(
         echo_json({"requests": found})
         return
     for request in found:
-        typer.echo(f"{request.topic}: {request.summary()}")
+        echo(f"{request.topic}: {request.summary()}")
     if not found:
-        typer.echo("Nobody has asked for a migration by a config change.")
+        echo("Nobody has asked for a migration by a config change.")
 
 
 @requests.command("call-off")
@@ -247,7 +248,7 @@ def call_off(
     if output is Format.JSON:
         echo_json({"topic": name, "topic_id": topic_id, "state": "called_off"})
     else:
-        typer.echo(f"The request to migrate {name} is called off.")
+        echo(f"The request to migrate {name} is called off.")
 
 
 async def _requests(topic: str | None) -> list[Any]:

@@ -1,4 +1,8 @@
-"""What every command shares: the ``-o`` option, consoles, running asyncio, opening the parts."""
+"""What every command shares: the ``-o`` option, consoles, running asyncio, opening the parts.
+
+What people read goes out here, and nowhere else in the command line: text may have come from
+anybody (:mod:`tideline.domain.foreign_text`).
+"""
 
 from __future__ import annotations
 
@@ -16,9 +20,12 @@ from uuid import UUID
 import structlog
 import typer
 from rich.console import Console
+from rich.text import Text
 
+from tideline.domain.foreign_text import in_one_line
 from tideline.domain.migration_input import InvalidMigrationInput, parse_migration_input
 from tideline.errors import UsageError
+from tideline.observability import for_a_terminal
 
 T = TypeVar("T")
 WIDE = 240
@@ -45,14 +52,38 @@ def moment(ms: int | None) -> datetime | None:
     return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC)
 
 
-def console(*, stderr: bool = False) -> Console:
+class Screen(Console):
+    """A string that is printed, or stands in a table, is one line of plain text: no markup, which
+    a foreign name may look like. What has a colour is a :func:`line`."""
+
+    def render_str(self, text: str, **how: Any) -> Text:
+        return super().render_str(in_one_line(text), **how)
+
+
+def console(*, stderr: bool = False) -> Screen:
     """A console that does not wrap when it is piped."""
     stream = sys.stderr if stderr else sys.stdout
-    return Console(stderr=stderr, width=None if stream.isatty() else WIDE, highlight=False)
+    return Screen(
+        stderr=stderr,
+        width=None if stream.isatty() else WIDE,
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
+
+
+def line(text: str, style: str = "") -> Text:
+    """One line of plain text, or a cell of a table, in a colour."""
+    return Text(in_one_line(text), style)
+
+
+def echo(text: str, *, err: bool = False) -> None:
+    """One line on stdout, or on stderr."""
+    typer.echo(in_one_line(text), err=err)
 
 
 def echo_json(value: object) -> None:
-    """One JSON document on stdout."""
+    """One JSON document on stdout. What JSON escapes is all that a terminal might obey."""
     typer.echo(json.dumps(value, default=_plain, indent=2))
 
 
@@ -69,6 +100,12 @@ def _plain(value: object) -> Any:
 def run(work: Coroutine[Any, Any, T]) -> T:
     """Run a command's work; logs of the adapters would only disturb its answer."""
     structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.format_exc_info,
+            for_a_terminal,
+            structlog.dev.ConsoleRenderer(),
+        ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )

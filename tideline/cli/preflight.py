@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from tideline.cli.output import Format, FormatOption, console, echo_json, run, topic_name
+from tideline.cli.output import Format, FormatOption, console, echo_json, line, run, topic_name
 from tideline.domain.estimate import Basis, MigrationEstimate, Range, Source, Span
 from tideline.domain.options import MigrationOptions
 from tideline.domain.preflight import PreflightReport, Verdict
@@ -46,7 +46,7 @@ async def check(
     services: WorkerServices, topic: str, options: MigrationOptions
 ) -> tuple[PreflightReport, MigrationEstimate | None]:
     """Every check, and the estimate; says meanwhile that it looks."""
-    with console(stderr=True).status(f"checking {topic}"):
+    with console(stderr=True).status(line(f"checking {topic}")):
         report = await run_preflight(services, topic, options)
         return report, await estimate_migration(services, report, options)
 
@@ -69,13 +69,14 @@ def show(report: PreflightReport, output: Format, effort: MigrationEstimate | No
     for check in report.checks:
         remedy = "" if check.verdict is Verdict.PASSED else check.remedy
         colour = COLOURS[check.verdict]
-        table.add_row(check.name, f"[{colour}]{check.verdict}[/]", check.found, remedy)
+        table.add_row(check.name, line(check.verdict, colour), check.found, remedy)
     screen = console()
     screen.print(table)
     if report.accepted:
         screen.print(f"{report.topic} may migrate ({report.partitions} partitions).")
     else:
-        screen.print(f"[red]{report.topic} may not migrate.[/] Nothing was changed.")
+        refused = line(f"{report.topic} may not migrate.", "red")
+        screen.print(refused.append_text(line(" Nothing was changed.")))
     if effort is not None:
         screen.print()
         screen.print(effort_table(effort))

@@ -13,7 +13,7 @@ from uuid import UUID
 import typer
 
 from tideline import control_plane, ownership
-from tideline.cli.output import Format, FormatOption, console, echo_json, run
+from tideline.cli.output import Format, FormatOption, console, echo, echo_json, run
 from tideline.domain.history import ServerIdentity
 from tideline.errors import ExitCode, RefusedError, UsageError
 from tideline.kafka.client import KafkaCluster
@@ -98,10 +98,10 @@ def _show(found: Survey, problems: list[str], output: Format) -> None:
     if output is Format.JSON:
         echo_json({**report.document(found), "told_and_not_known": problems})
         return
-    for line in report.lines(found):
-        typer.echo(line)
+    for said in report.lines(found):
+        echo(said)
     for text in problems:
-        typer.echo(f"told and not known: {text}")
+        echo(f"told and not known: {text}")
 
 
 def _write(

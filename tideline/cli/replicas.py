@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 from tideline import control_plane
-from tideline.cli.output import Format, FormatOption, console, echo_json, run, topic_name
+from tideline.cli.output import Format, FormatOption, console, echo, echo_json, run, topic_name
 from tideline.cli.writing import APPLICATION, changing_plane
 from tideline.domain.ids import TopicPartition
 from tideline.domain.replica_spread import Assessment
@@ -110,7 +110,7 @@ def cancel(
     if output is Format.JSON:
         echo_json({"topic": name, "cancelled": partitions})
     else:
-        typer.echo(f"{name}: {len(partitions)} reassignments are taken back.")
+        echo(f"{name}: {len(partitions)} reassignments are taken back.")
 
 
 async def _look() -> ReplicaReport:
@@ -128,7 +128,7 @@ async def _normalise(
     def told(begun: Mapping[TopicPartition, Sequence[int]]) -> None:
         if output is Format.TABLE:
             for partition, replicas in begun.items():
-                typer.echo(f"{partition} is moving to {_nodes(replicas)}")
+                echo(f"{partition} is moving to {_nodes(replicas)}")
 
     async with changing_plane() as (plane, cluster):
         keeper = _keeper(load(WorkerSettings), plane, cluster)
@@ -138,7 +138,7 @@ async def _normalise(
             async with asyncio.timeout(timeout):
                 return await keeper.normalise(topic, at_once, told)
         except TimeoutError:
-            typer.echo(
+            echo(
                 f"error: not all replicas are where they should be after {timeout:g} s; what has "
                 "begun goes on. `tideline replicas report` shows what is left",
                 err=True,
@@ -185,11 +185,11 @@ def _show(
         )
         return
     for partition, replicas in moved.items():
-        typer.echo(f"{partition} {verb} replicas {_nodes(replicas)}")
+        echo(f"{partition} {verb} replicas {_nodes(replicas)}")
     for partition, error in refused.items():
-        typer.echo(f"{partition} was refused by Kafka: {error}", err=True)
+        echo(f"{partition} was refused by Kafka: {error}", err=True)
     if not moved and not refused:
-        typer.echo("No replica is to be moved.")
+        echo("No replica is to be moved.")
 
 
 # What an operator sees. Pure.

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
-from tideline.cli.output import Format, FormatOption, age, console, echo_json, moment
+from tideline.cli.output import Format, FormatOption, age, console, echo_json, line, moment
 from tideline.control_plane.cataloged_jobs import connect_jobs
 from tideline.control_plane.job_model import JOBS, NEVER, JobRow
 from tideline.settings import JobsSettings, load
@@ -25,8 +26,8 @@ def jobs(output: FormatOption = Format.TABLE) -> None:
         return
     screen = console()
     screen.print(jobs_table(found))
-    for line in advice(found):
-        screen.print(line, markup=False)
+    for said in advice(found):
+        screen.print(said)
 
 
 def as_json(row: JobRow) -> dict[str, Any]:
@@ -53,16 +54,16 @@ def jobs_table(found: Iterable[JobRow]) -> Table:
     return table
 
 
-def _ago(row: JobRow, ms: int | None) -> str:
+def _ago(row: JobRow, ms: int | None) -> Text | str:
     if ms is None:
-        return "[red]never[/]"
+        return line("never", "red")
     return f"{age(moment(ms), moment(row.now_ms))} ago"
 
 
-def _how(row: JobRow) -> str:
+def _how(row: JobRow) -> Text | str:
     if row.ended_ms is None:
         return "has not ended"
-    return "[red]failed[/]" if row.failing else "[green]ended well[/]"
+    return line("failed", "red") if row.failing else line("ended well", "green")
 
 
 def advice(found: Iterable[JobRow]) -> Iterator[str]:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from tideline.cli.output import console, echo, echo_json, line
 from tideline.errors import UsageError
 from tideline.stack import ALL_PARTS, Stack
 from tideline.stack.progress import live_progress
@@ -59,9 +58,9 @@ def up(
         raise UsageError(
             f"--without {unknown[0]}: no such part. Choose among: {', '.join(ALL_PARTS)}."
         )
-    console = Console()
+    screen = console()
     since = time.monotonic()
-    with live_progress(console) as progress:
+    with live_progress(screen) as progress:
         stack = Stack.up(
             home,
             brokers=brokers,
@@ -74,17 +73,17 @@ def up(
             secure=secure,
         )
     if stack.was_running:
-        console.print(f"The stack in {stack.home} was running already.")
+        screen.print(f"The stack in {stack.home} was running already.")
     else:
-        console.print(f"The stack is up after {time.monotonic() - since:.1f} s in {stack.home}.")
+        screen.print(f"The stack is up after {time.monotonic() - since:.1f} s in {stack.home}.")
     endpoints = stack.endpoints
-    console.print(f"Kafka clients bootstrap to {endpoints.gateway_bootstrap}", soft_wrap=True)
+    screen.print(f"Kafka clients bootstrap to {endpoints.gateway_bootstrap}", soft_wrap=True)
     if stack.kafka_login().protocol.is_sasl:
-        console.print(f"with {stack.home / 'client.properties'}", soft_wrap=True)
-    console.print(f"Temporal UI: {endpoints.temporal_ui}", soft_wrap=True)
+        screen.print(f"with {stack.home / 'client.properties'}", soft_wrap=True)
+    screen.print(f"Temporal UI: {endpoints.temporal_ui}", soft_wrap=True)
     for row in stack.status() if airflow else ():
         if row.info.name == "airflow-api":
-            console.print(f"Airflow UI: {row.where}", soft_wrap=True)
+            screen.print(f"Airflow UI: {row.where}", soft_wrap=True)
 
 
 @app.command()
@@ -95,19 +94,19 @@ def down(
     ] = False,
 ) -> None:
     """Stop every process of the stack; its data stays."""
-    console = Console()
-    with console.status("stopping"):
+    screen = console()
+    with screen.status("stopping"):
         stopped = Stack.purge(home) if purge else Stack.take_down(home)
     if stopped.programs:
-        console.print(f"Stopped {', '.join(stopped.programs)}.", soft_wrap=True)
+        screen.print(f"Stopped {', '.join(stopped.programs)}.", soft_wrap=True)
     if stopped.leftovers:
         names = ", ".join(stopped.leftovers)
-        console.print(f"Ended what was left over without supervision: {names}.", soft_wrap=True)
+        screen.print(f"Ended what was left over without supervision: {names}.", soft_wrap=True)
     if not stopped.programs and not stopped.leftovers:
-        console.print("Nothing was running.")
-    console.print(f"No process of this stack is left ({stopped.seconds:.1f} s).")
+        screen.print("Nothing was running.")
+    screen.print(f"No process of this stack is left ({stopped.seconds:.1f} s).")
     if purge:
-        console.print("Its files are removed.")
+        screen.print("Its files are removed.")
 
 
 @app.command()
@@ -116,7 +115,7 @@ def status(home: HomeOption = None, output: OutputOption = "table") -> None:
     stack = Stack.attach(home)
     rows = stack.status()
     if output == "json":
-        typer.echo(json.dumps({"home": str(stack.home), "programs": [_json(row) for row in rows]}))
+        echo_json({"home": str(stack.home), "programs": [_json(row) for row in rows]})
         return
     if output != "table":
         raise UsageError(f"-o {output}: choose table or json")
@@ -125,14 +124,14 @@ def status(home: HomeOption = None, output: OutputOption = "table") -> None:
         info = row.info
         table.add_row(
             info.name,
-            f"[{'green' if info.is_up else 'red'}]{info.state.lower()}",
+            line(info.state.lower(), "green" if info.is_up else "red"),
             str(info.pid or ""),
             _duration(info.uptime_s) if info.pid else "",
             row.where,
         )
-    console = Console()
-    console.print(table)
-    console.print(f"Logs are in {stack.home / 'logs'}; read one: tideline stack logs NAME")
+    screen = console()
+    screen.print(table)
+    screen.print(f"Logs are in {stack.home / 'logs'}; read one: tideline stack logs NAME")
 
 
 @app.command()
@@ -147,8 +146,8 @@ def logs(
     if follow:
         subprocess.run(["tail", f"--lines={lines}", "-F", str(path)], check=False)
         return
-    for line in tail(path, lines, limit_bytes=lines * 2_000):
-        typer.echo(line)
+    for said in tail(path, lines, limit_bytes=lines * 2_000):
+        echo(said)
 
 
 def _json(row: ProgramStatus) -> dict[str, object]:

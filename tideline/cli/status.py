@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tideline import control_plane
-from tideline.cli.output import Format, FormatOption, age, console, echo_json, run, topic_name
+from tideline.cli.output import Format, FormatOption, age, console, echo_json, line, run, topic_name
 from tideline.control_plane.table_model import VerifyVerdict
 from tideline.domain.migration import PHASE_ORDER, MigrationState
 from tideline.migration.by_state import TopicInState, topics_in_state
@@ -96,7 +96,7 @@ async def _by_state(state: MigrationState, output: Format) -> None:
 def state_table(state: MigrationState, topics: list[TopicInState]) -> Table | Text:
     """Topics in one state, or that there are none."""
     if not topics:
-        return Text(f"No topic is {state}.")
+        return line(f"No topic is {state}.")
     table = Table("topic", "state", "partitions", "tracked", box=None, pad_edge=False)
     for one in topics:
         table.add_row(one.topic, one.state, str(one.partitions), "yes" if one.tracked else "no")
@@ -105,20 +105,20 @@ def state_table(state: MigrationState, topics: list[TopicInState]) -> Table | Te
 
 def overview_tables(overview: Overview) -> Group:
     parts = [topic_table(row) for row in overview.topics]
-    links = [Text(f"{row.topic}: {row.workflow_url or row.workflow_id}") for row in overview.topics]
-    links += [line for row in overview.topics for line in _decided(row)]
-    notes = [Text(f"note: {note}", style="yellow") for note in overview.notes]
+    links = [line(f"{row.topic}: {row.workflow_url or row.workflow_id}") for row in overview.topics]
+    links += [said for row in overview.topics for said in _decided(row)]
+    notes = [line(f"note: {note}", "yellow") for note in overview.notes]
     if not parts:
-        notes.append(Text("No topic migrates or has migrated."))
+        notes.append(line("No topic migrates or has migrated."))
     return Group(*parts, *links, *notes)
 
 
 def _decided(row: TopicRow) -> list[Text]:
     """What was asked for by a config change, and what operators decided."""
-    lines = [] if row.request is None else [f"request: {row.request.summary()}"]
-    lines += [action.summary() for action in row.actions]
-    lines += [] if row.verified is None else [verified(row.verified)]
-    return [Text(f"{row.topic}: {line}") for line in lines]
+    said = [] if row.request is None else [f"request: {row.request.summary()}"]
+    said += [action.summary() for action in row.actions]
+    said += [] if row.verified is None else [verified(row.verified)]
+    return [line(f"{row.topic}: {one}") for one in said]
 
 
 def verified(verdict: VerifyVerdict, now: datetime | None = None) -> str:

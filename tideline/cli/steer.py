@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from tideline import temporal
-from tideline.cli.output import Format, FormatOption, echo_json, run, topic_name
+from tideline.cli.output import Format, FormatOption, echo, echo_json, run, topic_name
 from tideline.domain.messages import AbortDecision, PauseOutcome, Update
 from tideline.errors import RefusedError
 from tideline.migration.overview import find_topic
@@ -56,7 +56,7 @@ def _answer(output: Format, outcome: Any, text: str) -> None:
     if output is Format.JSON:
         echo_json(asdict(outcome))
     else:
-        typer.echo(text)
+        echo(text)
 
 
 async def update(topic: str, name: Update, answer: type[R], given: object = None) -> R:

@@ -13,7 +13,7 @@ from rich.table import Table
 from temporalio.client import Client, WorkflowHandle
 
 from tideline import temporal
-from tideline.cli.output import Format, FormatOption, console, echo_json, run, topic_name
+from tideline.cli.output import Format, FormatOption, console, echo, echo_json, run, topic_name
 from tideline.cli.writing import changing_services
 from tideline.domain.messages import TopicRef
 from tideline.domain.tiered_storage import NOT_WITHOUT_DELETING, LocalRetention, Target
@@ -158,15 +158,15 @@ def show(topic: TopicArgument, output: FormatOption = Format.TABLE) -> None:
     screen = console()
     screen.print(topic_table(found))
     for key, value in found.configs.items():
-        screen.print(f"{key}={value}", markup=False)
+        screen.print(f"{key}={value}")
     for partition in found.partitions:
         if partition.not_proven:
             why = f"note: partition {partition.partition}: {partition.not_proven}"
-            screen.print(why, style="yellow", markup=False)
+            screen.print(why, style="yellow")
     if running is not None:
-        screen.print(_line(running), markup=False)
+        screen.print(_line(running))
     elif left is not None:
-        screen.print(_left(left), style="yellow", markup=False)
+        screen.print(_left(left), style="yellow")
     elif not found.proven:
         screen.print(
             f"note: local retention is not held: run `tideline tiered-storage enable {topic}`",
@@ -215,7 +215,7 @@ async def _look(
         ref = TopicRef(topic, UUID(found.topic_id).hex, len(found.partitions))
         left = await temporal.unfinished_change(client, ref)
     except TidelineError as error:
-        typer.echo(f"note: whether a switch runs is not known: {error}", err=True)
+        echo(f"note: whether a switch runs is not known: {error}", err=True)
     return found, running, left
 
 
@@ -256,7 +256,7 @@ async def _resume(topic: str, *, wait: bool, timeout: float | None, output: Form
         await temporal.refuse_running(client, ref)
         given = await temporal.unfinished_change(client, ref)
         if given is None:
-            typer.echo(f"{topic}: no switch has left local retention held; nothing to finish")
+            echo(f"{topic}: no switch has left local retention held; nothing to finish")
             return
         given = replace(given, requested_by=_caller())
         await review(services, ref, given)
@@ -278,7 +278,7 @@ async def _tell(
     url = temporal.workflow_url(settings, handle.id)
     about = {"topic": given.topic, "target": given.target, "workflow_id": handle.id}
     if output is Format.TABLE:
-        typer.echo(f"{given.topic} becomes {given.target}: {url or handle.id}")
+        echo(f"{given.topic} becomes {given.target}: {url or handle.id}")
     elif not wait:
         echo_json({**about, "workflow_url": url})
     if wait:
@@ -286,7 +286,7 @@ async def _tell(
         if output is Format.JSON:
             echo_json({**asdict(outcome), "workflow_id": handle.id, "workflow_url": url})
         else:
-            typer.echo(_said(outcome))
+            echo(_said(outcome))
         if outcome.state != given.target:
             raise typer.Exit(ExitCode.FAILED)
 
@@ -304,7 +304,7 @@ async def _follow(
     while not result.done():
         if ends is not None and loop.time() > ends:
             result.cancel()
-            typer.echo(
+            echo(
                 f"error: {ref.topic!r} is not there after {timeout:g} s; the workflow goes on. "
                 f"`tideline tiered-storage show {ref.topic}` shows what it waits for",
                 err=True,
@@ -314,11 +314,11 @@ async def _follow(
             topic_id = UUID(ref.topic_id)
             status = await temporal.tiered_storage_status(client, ref.topic, topic_id)
         except TidelineError as error:
-            typer.echo(str(error), err=True)
+            echo(str(error), err=True)
         else:
             if status is not None and (line := _line(status)) != said:
                 said = line
-                typer.echo(line, err=True)
+                echo(line, err=True)
         await asyncio.wait([result], timeout=LOOK_EVERY_S)
     return result.result()
 

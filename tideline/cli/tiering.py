@@ -10,8 +10,18 @@ from typing import Annotated, Any
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
-from tideline.cli.output import Format, FormatOption, console, echo_json, moment, topic_name
+from tideline.cli.output import (
+    Format,
+    FormatOption,
+    console,
+    echo,
+    echo_json,
+    line,
+    moment,
+    topic_name,
+)
 from tideline.cli.writing import changing_jobs_plane
 from tideline.control_plane.cataloged_jobs import connect_jobs
 from tideline.control_plane.jobs import JobsControlPlane
@@ -56,7 +66,7 @@ def status(
     else:
         screen.print("No topic has diskless data.")
     for note in notes:
-        screen.print(f"note: {note}", style="yellow", markup=False)
+        screen.print(f"note: {note}", style="yellow")
 
 
 def _cutoffs(
@@ -126,7 +136,7 @@ def _answer(output: Format, topic: str, tiering: str, text: str) -> None:
     if output is Format.JSON:
         echo_json({"topic": topic, "tiering": tiering})
     else:
-        typer.echo(text)
+        echo(text)
 
 
 # What an operator sees. Pure.
@@ -228,11 +238,11 @@ def tiering_table(rows: Iterable[TieringRow]) -> Table:
     return table
 
 
-def _trouble(row: TieringRow) -> str:
+def _trouble(row: TieringRow) -> Text | str:
     if not row.failures and not row.parked:
         return ""
-    kind = "[red]parked" if row.parked else "[yellow]failing"
-    return f"{kind}[/] after {row.failures} failures: {row.reason}"
+    kind = line("parked", "red") if row.parked else line("failing", "yellow")
+    return kind.append_text(line(f" after {row.failures} failures: {row.reason}"))
 
 
 def size(count: int) -> str:

@@ -14,7 +14,7 @@ import typer
 from rich.table import Table
 
 from tideline import control_plane
-from tideline.cli.output import Format, FormatOption, age, console, echo_json, run, topic_name
+from tideline.cli.output import Format, FormatOption, age, console, echo, echo_json, run, topic_name
 from tideline.cli.writing import changing_plane
 from tideline.control_plane import ControlPlane
 from tideline.control_plane.model import Tombstone
@@ -81,7 +81,7 @@ def forget(
     if output is Format.JSON:
         echo_json(done)
     else:
-        typer.echo(f"Topic {done.topic} ({done.topic_id}) is forgotten: {done.by}, {done.why}.")
+        echo(f"Topic {done.topic} ({done.topic_id}) is forgotten: {done.by}, {done.why}.")
 
 
 def _id(text: str) -> UUID:

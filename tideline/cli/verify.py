@@ -10,7 +10,7 @@ from rich.table import Table
 from spark.verify.job import SampleOption
 from spark.verify.job import verify as verify_job
 from tideline.cli.jobs import finish, run_here
-from tideline.cli.output import Format, FormatOption, console, echo_json, topic_name
+from tideline.cli.output import Format, FormatOption, console, echo_json, line, topic_name
 
 
 def verify(
@@ -38,15 +38,15 @@ def show(details: Any) -> None:
     for one in details["topics"]:
         color = "red" if one["differences"] else "green"
         cells = (str(one[key]) for key in ("partitions", "ranges", "batches", "records", "bytes"))
-        table.add_row(one["topic"], *cells, f"[{color}]{one['differences']}[/]")
+        table.add_row(one["topic"], *cells, line(str(one["differences"]), color))
     screen.print(table)
     for one in details["topics"]:
         if one["gone"]:
             screen.print(f"{one['topic']}: retention has removed {one['gone']} ranges meanwhile")
         for found in one["first_differences"]:
             where = f"{one['topic']}-{found['partition']} at offset {found['offset']}"
-            screen.print(f"{where}: {found['what']}", markup=False)
+            screen.print(f"{where}: {found['what']}")
         if (more := one["differences"] - len(one["first_differences"])) > 0:
             screen.print(f"{one['topic']}: {more} more")
     for name, reason in details["left_alone"].items():
-        screen.print(f"left alone: {name}: {reason}", markup=False)
+        screen.print(f"left alone: {name}: {reason}")

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from tideline.domain.foreign_text import quoted
 from tideline.domain.ids import TopicPartition
 
 OPEN_STATES = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
@@ -67,7 +68,7 @@ class Blocker:
         who = (
             "hanging transaction"
             if self.transactional_id is None
-            else f"transaction {self.transactional_id!r}"
+            else f"transaction {quoted(self.transactional_id)}"
         )
         return f"{who} of producer {self.producer_id} is {self.state} since {self.since}"
 

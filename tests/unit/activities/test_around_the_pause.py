@@ -79,7 +79,7 @@ async def test_an_open_transaction_is_waited_for_and_named(world: World) -> None
     status, _, reason = await world.recorded(Phase.DRAIN_TRANSACTIONS)
     assert status is PhaseStatus.WAITING
     assert reason is not None
-    assert "'pay'" in reason
+    assert '"pay"' in reason
     assert "producer 7" in reason
     assert world.kafka.done == []
 

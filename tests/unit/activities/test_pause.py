@@ -359,7 +359,7 @@ async def test_a_transaction_that_a_coordinator_still_holds_forbids_the_boundary
     ]
     error = await failure_of(persisting(world))
     assert error.type == failures.NOT_SETTLED
-    assert "'pay'" in error.message
+    assert '"pay"' in error.message
 
 
 async def test_a_leader_that_does_not_answer_while_seeds_are_read_is_observed_anew(

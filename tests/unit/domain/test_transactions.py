@@ -30,7 +30,7 @@ def test_an_open_transaction_blocks_and_is_named() -> None:
     (found,) = blockers(ORDERS, [OPEN], [transaction("Ongoing", ORDERS)], [OPEN])
     assert found.transactional_id == "pay"
     assert found.since == 42
-    assert "'pay'" in found.describe()
+    assert '"pay"' in found.describe()
     assert "producer 7" in found.describe()
 
 

@@ -51,6 +51,22 @@ def test_the_result_is_the_last_line_and_the_file(
     assert document["job"] == "example"
 
 
+def test_what_a_job_tells_people_is_one_line_that_commands_no_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It may repeat what a broker or a store has said."""
+
+    def fails(job: Job) -> Outcome:
+        job.progress("\x1b[2J")
+        raise ObjectStoreUnavailable("\x1b]0;title\x07\nerror: forged")
+
+    run_job("example", fails, launch())
+    _, err = told(capsys)
+    assert "\x1b" not in err
+    assert r"\x1b[2J" in err
+    assert len(err.splitlines()) == 2
+
+
 def test_what_cannot_be_written_is_a_warning_after_the_document(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
