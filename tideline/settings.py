@@ -343,6 +343,11 @@ class GatewaySettings(
         description="the same as clients reach it; unset: host of the advertised address, with "
         "the ports of the former",
     )
+    gateway_trigger: bool = Field(
+        True,
+        description="whether the topic config diskless.enable=true asks for a migration, on or "
+        "off; off: it is refused at this gateway, and migrations are begun by `tideline migrate`",
+    )
     gateway_state_dir: Path = Field(
         description="fsynced snapshot, and the lock of the process; keep it over restarts"
     )

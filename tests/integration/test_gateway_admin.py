@@ -132,7 +132,10 @@ def test_a_config_change_requests_the_migration(
     assert requests(stack, name) == []
     altered(admin, name, "diskless.enable", "true")
     altered(admin, name, "diskless.enable", "true")
-    assert requests(stack, name) == [("rdkafka", id_of(admin, name))]
+    ((asked_by, topic_id),) = requests(stack, name)
+    assert topic_id == id_of(admin, name)
+    assert asked_by.startswith('"User:ANONYMOUS" from 127.0.0.1:')
+    assert asked_by.endswith(', client id "rdkafka"')
     assert "diskless.enable" not in on_broker(stack, name)
     admin.delete_topics([name])
 

@@ -668,10 +668,22 @@ class MigrationRequest:
 
     def summary(self) -> str:
         """In one line, for an operator."""
-        line = f"{self.state.value.replace('_', ' ')}, asked for by {self.requested_by or '?'}"
-        if self.next_try_at is not None:
-            line += f", tried {self.tries} times, again at {self.next_try_at:%Y-%m-%d %H:%M:%S}"
+        line = f"{self._stands()}, asked for by {self.requested_by or '?'}{self._tried()}"
         return f"{line}: {self.reason}" if self.reason else line
+
+    def told(self) -> str:
+        """In one line, for a client: neither who else has asked nor what was seen of the cluster,
+        which the client itself may not be allowed to list."""
+        said = f"{self._stands()}{self._tried()}"
+        return f"{said}; `tideline request list {self.topic}` says by whom and why"
+
+    def _stands(self) -> str:
+        return self.state.value.replace("_", " ")
+
+    def _tried(self) -> str:
+        if self.next_try_at is None:
+            return ""
+        return f", tried {self.tries} times, again at {self.next_try_at:%Y-%m-%d %H:%M:%S}"
 
 
 class PlannedOutcome(StrEnum):

@@ -37,6 +37,15 @@ FORWARD_ONLY = (
     f"{DISKLESS_ENABLE}=false: a topic does not come back from diskless storage. Before any "
     "partition has crossed, `tideline abort TOPIC` ends the migration and restores the topic"
 )
+SWITCHED_OFF = (
+    f"{DISKLESS_ENABLE}=true asks for a migration, which cannot be undone, and clients may not ask "
+    "for one here (TIDELINE_GATEWAY_TRIGGER=off): ask whoever runs this cluster to run "
+    "`tideline migrate TOPIC`"
+)
+CONTROLS_IN_CLIENT_ID = (
+    f"{DISKLESS_ENABLE}=true is recorded with who asked for it, and the client id has control "
+    "characters: ask again with another client.id"
+)
 STATE_IS_READ_ONLY = f"{MIGRATION_STATE} shows how far a migration is and cannot be written"
 
 

@@ -6,11 +6,12 @@ workflow's own validation (seed 000, "Prerequisites and validation"; docs/phases
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from tideline.domain.estimate import TopicScale
+from tideline.domain.foreign_text import MOST_OF_A_NAME, in_one_line
 from tideline.domain.tiering import (
     AS_RETENTION,
     DEFAULT_AGE_MS,
@@ -163,6 +164,10 @@ class CheckResult:
     verdict: Verdict
     found: str
     remedy: str = ""
+    """Says nothing of what was found."""
+    told: str = ""
+    """What a client may hear of ``found`` over the wire, whatever it may list at a broker: how
+    many, and the topic's own configs. Empty: no more than the check's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,37 +197,51 @@ class PreflightReport:
     def refusal(self) -> str:
         """Every reason why not, with its remedy, in one line; of what could not be seen only where
         nothing is refused."""
+        return "; ".join(f"{c.name}: {c.found} ({c.remedy})" for c in self._against())
+
+    def told(self) -> str:
+        """The same for a client, which asks the gateway and not the brokers: principals, hosts,
+        groups and gateways are counted, and listed by a command."""
+        bad = [f"{': '.join(filter(None, (c.name, c.told)))} ({c.remedy})" for c in self._against()]
+        return f"{'; '.join(bad)}. `tideline preflight {self.topic}` lists what was found"
+
+    def _against(self) -> list[CheckResult]:
         why = Verdict.REFUSED if self.refused else Verdict.UNKNOWN
-        bad = [c for c in self.checks if c.verdict is why]
-        return "; ".join(f"{c.name}: {c.found} ({c.remedy})" for c in bad)
+        return [c for c in self.checks if c.verdict is why]
 
 
 Check = Callable[[PreflightObservation], CheckResult]
 
 
-def _result(name: str, bad: object, found: str, remedy: str, *, warn: bool = False) -> CheckResult:
+def _result(
+    name: str, bad: object, found: str, remedy: str, *, told: str = "", warn: bool = False
+) -> CheckResult:
     if not bad:
         return CheckResult(name, Verdict.PASSED, found)
-    return CheckResult(name, Verdict.WARNING if warn else Verdict.REFUSED, found, remedy)
+    return CheckResult(name, Verdict.WARNING if warn else Verdict.REFUSED, found, remedy, told)
+
+
+def _names(names: Sequence[str], most: int = 5) -> str:
+    """The first few of names that clients have chosen."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(in_one_line(name, MOST_OF_A_NAME) for name in names[:most]) + more
 
 
 def _exists(o: PreflightObservation) -> CheckResult:
+    found = f"topic {o.topic!r} {'does not exist' if o.topic_id is None else 'exists'}"
     return _result(
         "topic_exists",
         o.topic_id is None,
-        f"topic {o.topic!r} {'does not exist' if o.topic_id is None else 'exists'}",
+        found,
         "check the spelling; names are case-sensitive",
+        told=found,
     )
 
 
 def _not_internal(o: PreflightObservation) -> CheckResult:
     internal = o.internal or o.topic in INTERNAL_TOPICS
-    return _result(
-        "not_internal",
-        internal,
-        f"{o.topic!r} is {'an internal topic' if internal else 'no internal topic'}",
-        "Kafka's own topics stay classic",
-    )
+    found = f"{o.topic!r} is {'an internal topic' if internal else 'no internal topic'}"
+    return _result("not_internal", internal, found, "Kafka's own topics stay classic", told=found)
 
 
 def _not_compacted(o: PreflightObservation) -> CheckResult:
@@ -232,6 +251,7 @@ def _not_compacted(o: PreflightObservation) -> CheckResult:
         policy != "delete",
         f"cleanup.policy={policy}",
         "only cleanup.policy=delete can migrate; compaction of diskless data is not supported",
+        told=f"cleanup.policy={policy}",
     )
 
 
@@ -245,16 +265,19 @@ def _tiered(o: PreflightObservation) -> CheckResult:
         not enabled and not o.empty,
         found,
         "set remote.storage.enable=true and wait until the older segments are in remote storage",
+        told=found,
     )
 
 
 def _copying(o: PreflightObservation) -> CheckResult:
     disabled = o.configs.get("remote.log.copy.disable", "false") == "true"
+    found = f"remote.log.copy.disable={str(disabled).lower()}"
     return _result(
         "remote_copy",
         disabled and not o.empty and o.already is None,
-        f"remote.log.copy.disable={str(disabled).lower()}",
+        found,
         "set remote.log.copy.disable=false: the prefix must reach remote storage",
+        told=found,
     )
 
 
@@ -265,16 +288,19 @@ def _compression(o: PreflightObservation) -> CheckResult:
         kind != "producer",
         f"compression.type={kind}",
         "set compression.type=producer: the suffix keeps batches as producers wrote them",
+        told=f"compression.type={kind}",
     )
 
 
 def _partition_count(o: PreflightObservation) -> CheckResult:
     count = len(o.partitions)
+    found = f"{count} partitions, of at most {MOST_PARTITIONS}"
     return _result(
         "partition_count",
         count > MOST_PARTITIONS,
-        f"{count} partitions, of at most {MOST_PARTITIONS}",
+        found,
         "a topic of more partitions does not migrate in this version; nothing was changed",
+        told=found,
         warn=o.already is not None,
     )
 
@@ -288,6 +314,7 @@ def _in_sync(o: PreflightObservation) -> CheckResult:
         if behind
         else "every replica is in sync",
         "bring the missing brokers back or finish the replication first",
+        told=f"{len(behind)} partitions are not fully in sync",
     )
 
 
@@ -307,6 +334,7 @@ def _no_reassignment(o: PreflightObservation) -> CheckResult:
         moving,
         f"partitions being reassigned: {', '.join(moving)}" if moving else "no reassignment",
         "wait until it is done, or cancel it",
+        told=f"{len(moving)} partitions are being reassigned",
     )
 
 
@@ -334,10 +362,11 @@ def _no_share_group(o: PreflightObservation) -> CheckResult:
     return _result(
         "no_share_group",
         o.share_groups,
-        f"share groups on the topic: {', '.join(o.share_groups)}"
+        f"share groups on the topic: {_names(o.share_groups)}"
         if o.share_groups
         else "no share group",
         "end them: share groups cannot read across the boundary",
+        told=f"{len(o.share_groups)} share groups read the topic",
     )
 
 
@@ -355,7 +384,8 @@ def _healthy_tiering(o: PreflightObservation) -> CheckResult:
     if o.stuck_copies > MANY_STUCK_COPIES:
         problems.append(f"{o.stuck_copies} copies began long ago and never finished")
     if problems:
-        return _result(name, True, "; ".join(problems), "repair tiered storage first")
+        told = f"{len(problems)} problems of tiered storage"
+        return _result(name, True, "; ".join(problems), "repair tiered storage first", told=told)
     return _result(
         name,
         o.stuck_copies,
@@ -387,6 +417,7 @@ def _recognised_objects(o: PreflightObservation) -> CheckResult:
         "readiness could never be proven: check TIDELINE_S3_TIERED_BUCKET and "
         "TIDELINE_S3_TIERED_PREFIX; segments that the storage plugin compresses or encrypts are "
         "not supported (docs/coverage.md)",
+        told=f"{len(bad)} of {compared} finished segments are not as Kafka describes them",
     )
 
 
@@ -423,11 +454,10 @@ def _no_transactions(o: PreflightObservation) -> CheckResult:
             "look yourself: from tracking on a new transaction on the topic is refused",
         )
     ids = o.transactional_ids
-    more = f" and {len(ids) - 5} more" if len(ids) > 5 else ""
     return _result(
         name,
         ids,
-        f"{len(ids)} transactional producers wrote to it: {', '.join(ids[:5])}{more}"
+        f"{len(ids)} transactional producers wrote to it: {_names(ids)}"
         if ids
         else "none is remembered by the leaders",
         "from tracking on a new transaction on the topic is refused: change these producers first",
@@ -451,12 +481,14 @@ def _acls_hold(o: PreflightObservation) -> CheckResult:
     rules = o.acls.rules
     of_hosts = [rule for rule in rules if not rule.endswith(FROM_ANYWHERE)]
     if of_hosts:
+        told = f"{len(of_hosts)} ACLs of the topic name a host"
         return CheckResult(
             name,
             Verdict.REFUSED,
-            f"{len(of_hosts)} ACLs of the topic name a host: {'; '.join(of_hosts[:3])}",
+            f"{told}: {_names(of_hosts, 3)}",
             "brokers see the gateways' addresses as their clients': let these ACLs name users, "
             "or the gateways' hosts in further ones, and remove them",
+            told,
         )
     return CheckResult(
         name,
@@ -501,13 +533,18 @@ def _gateways(o: PreflightObservation) -> CheckResult:
     active = [g for g in o.gateways if g.status == "active"]
     if not active:
         return CheckResult(
-            name, Verdict.REFUSED, "no gateway is registered", "start a gateway beside each broker"
+            name,
+            Verdict.REFUSED,
+            "no gateway is registered",
+            "start a gateway beside each broker",
+            "no gateway is registered",
         )
     silent = [f"{g.gateway_id} at {g.address}" for g in active if g.silent_ms > g.lease_ms]
     fenced = [
         f"{g.gateway_id} at {g.address}" for g in o.gateways if g.status in ("fenced", "released")
     ]
     problems = [f"no sign of life from gateway {', '.join(silent)}"] if silent else []
+    told = [f"no sign of life from {len(silent)} gateways"] if silent else []
     remedies = (
         ["bring it back, or retire it with `tideline gateway retire` if it is cut off"]
         if silent
@@ -515,12 +552,13 @@ def _gateways(o: PreflightObservation) -> CheckResult:
     )
     if o.unaccounted:
         problems += o.unaccounted
+        told.append(f"{len(o.unaccounted)} replaced gateway processes are not accounted for")
         remedies.append(
             "until a replaced process is accounted for it may pass the topic through, cut off from "
             "Postgres, past B0; docs/operating.md says how one knows that it is dead"
         )
     if problems:
-        return CheckResult(name, Verdict.REFUSED, "; ".join(problems), "; ".join(remedies))
+        return CheckResult(name, Verdict.REFUSED, *map("; ".join, (problems, remedies, told)))
     return _result(
         name,
         fenced,
@@ -540,6 +578,7 @@ def _versions(o: PreflightObservation) -> CheckResult:
         other,
         f"gateways run {', '.join(versions) or 'nothing'}, who asks runs {o.tideline_version}",
         "let gateways and worker run one version: each phase must mean the same to all",
+        told=f"{len(other)} other versions run",
     )
 
 
@@ -583,13 +622,17 @@ def _bypass(o: PreflightObservation) -> CheckResult:
             name, Verdict.UNKNOWN, "Postgres did not answer", "bring Postgres back, then try again"
         )
     if not o.attested:
+        found = (
+            "nobody attests that clients reach the brokers of cluster "
+            f"{o.cluster_id or '(unknown)'} only through gateways"
+        )
         return CheckResult(
             name,
             # One that has begun goes on: stopping it half way protects nothing.
             Verdict.REFUSED if o.already is None else Verdict.WARNING,
-            "nobody attests that clients reach the brokers of cluster "
-            f"{o.cluster_id or '(unknown)'} only through gateways",
+            found,
             "close the brokers' listeners to clients, then run `tideline cluster attest --reason`",
+            found,
         )
     if o.outside_members is None:
         return CheckResult(
@@ -598,7 +641,10 @@ def _bypass(o: PreflightObservation) -> CheckResult:
             f"{o.attested}; the groups' members could not be listed",
             "look at the group coordinators",
         )
-    outside = [f"{m.group}: {m.client_id} at {m.host}" for m in o.outside_members]
+    outside = [
+        f"{_names([m.group])}: {_names([m.client_id])} at {_names([m.host])}"
+        for m in o.outside_members
+    ]
     return _result(
         name,
         outside,

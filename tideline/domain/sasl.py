@@ -7,8 +7,10 @@ exchange for complete before the broker does.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+
+from tideline.domain.foreign_text import quoted
 
 API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE = 18, 17, 36
 SASL_APIS = frozenset({SASL_HANDSHAKE, SASL_AUTHENTICATE})
@@ -48,6 +50,26 @@ class Identity:
         if self.mechanism is None:
             return "User:ANONYMOUS"
         return None if self.user is None else f"User:{self.user}"
+
+    def renewed_as(self, other: Identity) -> Identity | None:
+        """What is known of this client once it has renewed its login as ``other`` and the broker
+        has taken that; ``None``: it is somebody else all the same.
+
+        The broker takes the same principal by the same mechanism only (KIP-368): the owner of a
+        delegation token may renew by the password, and the other way round.
+        """
+        users = {self.user, other.user} - {None}
+        if self.mechanism is not other.mechanism or len(users) > 1:
+            return None
+        return replace(other, user=other.user or self.user)
+
+    def in_words(self) -> str:
+        """For people: the principal in quotes, or how somebody has logged in of whom Kafka alone
+        knows the name. No name that a client can have reads like the latter."""
+        if (principal := self.principal) is not None:
+            return quoted(principal)
+        how = "a delegation token" if self.by_delegation_token else self.mechanism
+        return f"a principal that only Kafka knows, by {how}"
 
 
 ANONYMOUS = Identity()

@@ -121,6 +121,7 @@ async def _serve(
                 OpenTransactions(cluster),
                 patience_s=settings.produce_timeout_ms / 1000,
                 placing=placing_of(settings, cluster),
+                trigger=settings.gateway_trigger,
             )
             peers = parts.leaders.peers
             presence = Presence(parts.lease, peers, settings.gateway_broker_id)

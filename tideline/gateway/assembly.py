@@ -300,10 +300,11 @@ def build_rules(
     *,
     patience_s: float,
     placing: ReplicaPlacing | None = None,
+    trigger: bool = True,
 ) -> Rules:
     """Every API that the gateway looks into, and its handler. ``patience_s``: how long a produce
     may wait for its outcome. ``placing``: who places the replicas of diskless topics; ``None``:
-    Kafka does."""
+    Kafka does. ``trigger``: whether clients may ask for migrations."""
     tracking, tellings, rights = parts.tracking, parts.tellings, parts.rights
     leaders = PrefixLeaders(cluster)
     produce = ProduceHandler(
@@ -346,6 +347,7 @@ def build_rules(
             control_plane,
             HeldConfigs(control_plane, cluster, tellings),
             Eligibility(cluster, control_plane),
+            trigger,
         ).rules(),
         **DeleteRecordsHandler(tracking, parts.fences, control_plane, leaders, rights).rules(),
         **ShareGroupsHandler(tracking, rights).rules(),

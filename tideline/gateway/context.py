@@ -27,6 +27,7 @@ from uuid import UUID
 from kio.static.protocol import RequestPayload, ResponsePayload
 
 from tideline.domain.api_answers import API_RULES
+from tideline.domain.foreign_text import MOST_OF_A_NAME, quoted
 from tideline.domain.sasl import Identity
 from tideline.gateway.listeners import Listeners
 from tideline.gateway.metrics import EXAMINATION_SECONDS
@@ -48,8 +49,6 @@ from tideline.kafka.protocol import (
 )
 
 S = TypeVar("S")
-MOST_TOLD_OF_A_NAME = 100
-"""Characters of a client id in the log: a client may send 32,767."""
 LOOKS_OF_A_TURN = TurnBudget(0.008)
 """Into Produces as a whole: 80 MB of ordinary ones, two of the worst; then batch by batch, with a
 thread for what is large."""
@@ -188,7 +187,7 @@ def words_of(header: RequestHeader, peer: str) -> Mapping[str, object]:
     rule = API_RULES.get(header.api_key)
     return {
         "client": peer,
-        "client_id": (header.client_id or "")[:MOST_TOLD_OF_A_NAME],
+        "client_id": (header.client_id or "")[:MOST_OF_A_NAME],
         "correlation_id": header.correlation_id,
         "api": rule.name if rule is not None else header.api_key,
         "api_version": header.api_version,
@@ -215,6 +214,13 @@ class RequestContext:
     def words(self) -> Mapping[str, object]:
         """See :class:`tideline.subject.Subject`."""
         return words_of(self.header, self.connection.peer)
+
+    def asked_by(self) -> str:
+        """Who asks, for a record that people go by: what Kafka has authenticated, and where it
+        comes from, before what the client says of itself."""
+        connection, named = self.connection, self.header.client_id
+        client_id = f"client id {quoted(named)}" if named else "no client id"
+        return f"{connection.identity.in_words()} from {connection.peer}, {client_id}"
 
     def request(self) -> RequestPayload:
         """The decoded request. Raises as :func:`tideline.kafka.protocol.decode_request` does:

@@ -40,6 +40,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 NO_TIME = timedelta(0)
 MAX_INT32 = 2**31 - 1
+NO_CONTROL_PLANE = "the control plane does not answer: try again"
+"""To a client. Where it is, and why it does not, is for the gateway's log."""
 
 
 class Messages:

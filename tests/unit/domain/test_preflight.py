@@ -63,33 +63,34 @@ def test_of_an_unknown_topic_only_that_is_said() -> None:
     assert "'orders' does not exist" in report.refusal()
 
 
-@pytest.mark.parametrize(
-    ("check", "changes"),
-    [
-        ("not_internal", {"topic": "__consumer_offsets"}),
-        ("cleanup_policy", {"configs": {"cleanup.policy": "compact"}}),
-        ("cleanup_policy", {"configs": {"cleanup.policy": "compact,delete"}}),
-        ("tiered_storage", {"configs": {}}),
-        ("remote_copy", {"configs": {"remote.log.copy.disable": "true"}}),
-        ("compression_type", {"configs": {"compression.type": "zstd"}}),
-        ("replicas_in_sync", {"partitions": (replace(PARTITION, in_sync=(1, 2)),)}),
-        ("replicas_in_sync", {"partitions": (replace(PARTITION, leader=-1),)}),
-        ("no_reassignment", {"partitions": (replace(PARTITION, reassigning=True),)}),
-        ("no_share_group", {"share_groups": ("sg",)}),
-        ("tiered_storage_healthy", {"tiering_enabled_on_brokers": False}),
-        ("tiered_storage_healthy", {"remote_metadata_error": "timed out"}),
-        ("tiered_storage_healthy", {"bucket_error": "403"}),
-        ("tiered_storage_healthy", {"stuck_copies": 1_000}),
-        ("remote_objects_recognised", {"remote_objects": RemoteObjects(9, ("no log object",))}),
-        ("acls", {"acls": TopicAcls(True, ("ALLOW READ to User:a from 10.0.0.1",))}),
-        ("postgres_synchronous_commit", {"synchronous_commit": "off"}),
-        ("gateways_alive", {"gateways": ()}),
-        ("gateways_alive", {"gateways": (replace(GATEWAY, silent_ms=9_000),)}),
-        ("gateways_alive", {"unaccounted": ("incarnation 7 of gateway 1 may still run",)}),
-        ("gateway_versions", {"gateways": (replace(GATEWAY, version="0.0.9"),)}),
-        ("closed_to_bypass", {"attested": "", "cluster_id": "c1"}),
-    ],
-)
+BREAKS = [
+    ("not_internal", {"topic": "__consumer_offsets"}),
+    ("cleanup_policy", {"configs": {"cleanup.policy": "compact"}}),
+    ("cleanup_policy", {"configs": {"cleanup.policy": "compact,delete"}}),
+    ("tiered_storage", {"configs": {}}),
+    ("remote_copy", {"configs": {"remote.log.copy.disable": "true"}}),
+    ("compression_type", {"configs": {"compression.type": "zstd"}}),
+    ("replicas_in_sync", {"partitions": (replace(PARTITION, in_sync=(1, 2)),)}),
+    ("replicas_in_sync", {"partitions": (replace(PARTITION, leader=-1),)}),
+    ("no_reassignment", {"partitions": (replace(PARTITION, reassigning=True),)}),
+    ("no_share_group", {"share_groups": ("sg",)}),
+    ("tiered_storage_healthy", {"tiering_enabled_on_brokers": False}),
+    ("tiered_storage_healthy", {"remote_metadata_error": "timed out"}),
+    ("tiered_storage_healthy", {"bucket_error": "403"}),
+    ("tiered_storage_healthy", {"stuck_copies": 1_000}),
+    ("remote_objects_recognised", {"remote_objects": RemoteObjects(9, ("no log object",))}),
+    ("acls", {"acls": TopicAcls(True, ("ALLOW READ to User:a from 10.0.0.1",))}),
+    ("postgres_synchronous_commit", {"synchronous_commit": "off"}),
+    ("gateways_alive", {"gateways": ()}),
+    ("gateways_alive", {"gateways": (replace(GATEWAY, silent_ms=9_000),)}),
+    ("gateways_alive", {"unaccounted": ("incarnation 7 of gateway 1 may still run",)}),
+    ("gateway_versions", {"gateways": (replace(GATEWAY, version="0.0.9"),)}),
+    ("closed_to_bypass", {"attested": "", "cluster_id": "c1"}),
+]
+"""By check: what it refuses."""
+
+
+@pytest.mark.parametrize(("check", "changes"), BREAKS)
 def test_what_breaks_a_rule_is_refused_with_a_remedy(check: str, changes: dict[str, Any]) -> None:
     report = judge(replace(GOOD, **changes))
     found = next(c for c in report.checks if c.name == check)
@@ -97,6 +98,71 @@ def test_what_breaks_a_rule_is_refused_with_a_remedy(check: str, changes: dict[s
     assert found.remedy
     assert not report.accepted
     assert found.remedy in report.refusal()
+
+
+HIDDEN = "hidden"
+SEEN: dict[str, Any] = {
+    "share_groups": (HIDDEN, HIDDEN),
+    "remote_metadata_error": f"broker {HIDDEN}: timed out",
+    "bucket_error": f"http://user:{HIDDEN}@store",
+    "stuck_copies": 1_000,
+    "remote_objects": RemoteObjects(9, (f"orders-0 {HIDDEN}",)),
+    "claimed_not_there": (HIDDEN,),
+    "transactional_ids": (HIDDEN,),
+    "acls": TopicAcls(True, (f"ALLOW READ to User:{HIDDEN} from 10.0.0.1",) * 2),
+    "gateways": (replace(GATEWAY, silent_ms=9_000, address=HIDDEN, version=HIDDEN),),
+    "unaccounted": (f"incarnation of gateway 1 at {HIDDEN} may still run",),
+    "outside_members": (GroupMember(HIDDEN, HIDDEN, HIDDEN),),
+    "synchronous_commit": "off",
+}
+"""What only an operator may list, all of it wrong."""
+
+
+def test_over_the_wire_what_others_are_called_and_where_they_are_is_counted_and_not_told() -> None:
+    told = judge(replace(GOOD, **SEEN)).told()
+    assert HIDDEN not in told
+    assert "10.0.0.1" not in told
+    assert "acls: 2 ACLs of the topic name a host (" in told
+    assert "no_share_group: 2 share groups read the topic (" in told
+    assert "no sign of life from 1 gateways; 1 replaced gateway processes" in told
+    assert told.endswith(". `tideline preflight orders` lists what was found")
+
+
+@pytest.mark.parametrize(("check", "changes"), BREAKS)
+def test_over_the_wire_each_check_that_refuses_is_named_with_its_remedy(
+    check: str, changes: dict[str, Any]
+) -> None:
+    """Whatever an operator may list beside it."""
+    seen = {} if check in ("topic_exists", "not_internal") else SEEN
+    told = judge(replace(GOOD, **{**seen, **changes})).told()
+    refused = [c for c in judge(replace(GOOD, **changes)).checks if c.verdict is Verdict.REFUSED]
+    assert check in {c.name for c in refused}
+    for found in refused:
+        assert f"{found.name}: " in told or f"{found.name} (" in told
+        assert found.remedy.split(";")[0] in told
+    assert HIDDEN not in told
+
+
+def test_every_check_that_can_refuse_is_among_those_that_are_tried() -> None:
+    """So that a new one is told over the wire only as far as it says itself."""
+    only_warn = {"min_insync_replicas", "tiered_offsets_proven", "transactional_producers"}
+    only_warn |= {"size_retention_race", "tiering_age", "partition_count", "topic_exists"}
+    known = {c.name for c in judge(GOOD).checks}
+    assert known - only_warn == {check for check, _ in BREAKS}
+
+
+def test_names_that_clients_have_chosen_are_one_line_of_bounded_length() -> None:
+    """They reach a terminal, a workflow's history and Postgres, which keeps no NUL."""
+    wild = "\x1b[2J\0\r\n" + "x" * 30_000
+    member = GroupMember(wild, wild, wild)
+    report = judge(
+        replace(
+            GOOD, share_groups=(wild,) * 9, transactional_ids=(wild,), outside_members=(member,)
+        )
+    )
+    for found in report.checks:
+        assert found.found.isprintable(), found.name
+        assert len(found.found) < 2_000, found.name
 
 
 def test_acls_of_users_hold_at_gateways_and_refuse_no_migration() -> None:

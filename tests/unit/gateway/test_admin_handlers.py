@@ -98,17 +98,26 @@ class AdminRules:
     """The rules for Admin requests, and what is told in the background."""
 
     def __init__(
-        self, view: TrackingView, plane: Any, tellings: Tellings, gateways: Collection[int] = ()
+        self,
+        view: TrackingView,
+        plane: Any,
+        tellings: Tellings,
+        gateways: Collection[int] = (),
+        trigger: bool = True,
     ) -> None:
         self._view, self._plane, self._tellings = view, plane, tellings
-        self._gateways = gateways
+        self._gateways, self._trigger = gateways, trigger
 
     def __call__(self, cluster: KafkaCluster) -> Rules:
         view, plane, told = self._view, self._plane, self._tellings
         placing = ReplicaPlacing(cluster, self._gateways) if self._gateways else None
         return {
             **ConfigsHandler(
-                view, plane, HeldConfigs(plane, cluster, told), Eligibility(cluster, plane)
+                view,
+                plane,
+                HeldConfigs(plane, cluster, told),
+                Eligibility(cluster, plane),
+                self._trigger,
             ).rules(),
             **CreateTopicsHandler(view, plane, cluster, told, placing).rules(),
             **ShareGroupsHandler(view).rules(),
@@ -125,11 +134,12 @@ def admin(
     plane: Any = None,
     tellings: Tellings | None = None,
     placing_on: Collection[int] = (),
+    trigger: bool = True,
 ) -> AdminRules:
     """Over ``tracking`` and a control plane; ``placing_on``: the brokers with a gateway, where the
-    cluster manages the number of replicas."""
+    cluster manages the number of replicas; ``trigger``: whether clients may ask for migrations."""
     view = TrackingView(lambda: True) if tracking is None else tracking
-    return AdminRules(view, plane, tellings or Tellings(), placing_on)
+    return AdminRules(view, plane, tellings or Tellings(), placing_on, trigger)
 
 
 TRACKED_ID, CLASSIC_ID = uuid4(), uuid4()
@@ -636,7 +646,8 @@ async def test_a_gateway_that_does_not_track_holds_the_creation_up_by_name() -> 
         answer = await ask(g, born("new", 1.5))
     (result,) = answer.topics
     assert result.error_code is ErrorCode.request_timed_out
-    assert "gateway 2 at host-2:1" in result.error_message
+    assert "gateway 2 did not answer" in result.error_message
+    assert "host-2" not in result.error_message
     creations = [r for r in kafka.asked if isinstance(r, make_v7.CreateTopicsRequest)]
     assert creations
     assert all(request.validate_only for request in creations)
@@ -1079,9 +1090,9 @@ class Taciturn(Kafka):
         return await super().__call__(header, frame) if known else None
 
 
-async def triggered(plane: AdminPlane, **answers: Callable[[Any], Any]) -> Any:
-    """What the trigger of ``classic`` answers, at a broker that says nothing else."""
-    kafka = Taciturn(
+def may_migrate(**answers: Callable[[Any], Any]) -> Taciturn:
+    """A broker with the topic ``classic``, which tells what a trigger has to know and no more."""
+    return Taciturn(
         **{
             "IncrementalAlterConfigsRequest": altered,
             "DescribeConfigsRequest": describing(remote_storage_enable="true"),
@@ -1089,10 +1100,18 @@ async def triggered(plane: AdminPlane, **answers: Callable[[Any], Any]) -> Any:
             **answers,
         }
     )
+
+
+def trigger_of_classic() -> change.IncrementalAlterConfigsRequest:
     (wanted,) = setting(diskless_enable="true").resources
-    request = replace(
+    return replace(
         setting(diskless_enable="true"), resources=(replace(wanted, resource_name="classic"),)
     )
+
+
+async def triggered(plane: AdminPlane, **answers: Callable[[Any], Any]) -> Any:
+    """What the trigger of ``classic`` answers, at a broker that says nothing else."""
+    kafka, request = may_migrate(**answers), trigger_of_classic()
     async with FakeBroker(kafka) as broker, gateway(broker, admin(plane=plane)) as g:
         (answer,) = (await ask(g, request)).responses
     return answer
@@ -1131,9 +1150,13 @@ def without_a_leader(request: Any) -> MetadataResponse:
 @pytest.mark.parametrize(
     ("plane", "metadata", "said"),
     [
-        (Attested(), out_of_sync, "0 (missing [1]) (bring the missing brokers back"),
-        (Attested(), without_a_leader, "partitions not fully in sync: 0 (no leader answers)"),
-        (Attested(silent=(2,)), with_a_classic_topic, "no sign of life from gateway 2"),
+        (
+            Attested(),
+            out_of_sync,
+            "replicas_in_sync: 1 partitions are not fully in sync (bring the missing",
+        ),
+        (Attested(), without_a_leader, "replicas_in_sync: 1 partitions are not fully in sync"),
+        (Attested(silent=(2,)), with_a_classic_topic, "no sign of life from 1 gateways"),
     ],
     ids=["a replica is behind", "no leader", "a gateway is dead"],
 )
@@ -1161,7 +1184,7 @@ async def test_a_dead_gateway_is_found_while_everything_else_takes_its_time() ->
     await plane.attest_cluster("c", "ann", "listeners are firewalled")
     refused = await triggered(plane)
     assert refused.error_code is ErrorCode.invalid_config
-    assert "no sign of life from gateway 2" in refused.error_message
+    assert "no sign of life from 1 gateways" in refused.error_message
 
 
 @pytest.mark.usefixtures("patient")
@@ -1307,11 +1330,13 @@ async def test_who_wants_documentation_reads_what_became_of_the_request_to_migra
         said = (
             "Last request: unknown, the control plane does not answer"
             if silent
-            else "Last request: retrying, asked for by ada, tried 2 times, again at 2026-01-02 "
-            "03:04:05: no S3"
+            else "Last request: retrying, tried 2 times, again at 2026-01-02 03:04:05; "
+            "`tideline request list classic` says by whom and why"
         )
         assert shown.get("diskless.enable", "").endswith(said) is bool(asked_for)
         assert "Last request" not in shown.get("diskless.migration.state", "")
+        assert "ada" not in str(answer)
+        assert "no S3" not in str(answer)
 
 
 class SharedName(AdminPlane):

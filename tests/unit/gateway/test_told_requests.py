@@ -19,7 +19,8 @@ from tests.unit.gateway.test_transport import frame
 from tests.unit.gateway.tracked_bench import TrackedBench, leased, produce
 from tests.unit.kafka.fake_broker import FakeBroker, nothing_but_versions
 from tideline.domain.answers import Asked
-from tideline.gateway.context import MOST_TOLD_OF_A_NAME, ApiKey, RequestContext, Rule, words_of
+from tideline.domain.foreign_text import MOST_OF_A_NAME
+from tideline.gateway.context import ApiKey, RequestContext, Rule, words_of
 from tideline.gateway.metrics import note_bounds
 from tideline.kafka.errors import KafkaUnavailable
 from tideline.kafka.protocol import encode_request, parse_header
@@ -111,7 +112,7 @@ async def test_the_line_on_a_connection_that_ends_for_a_request_says_which_one()
 
 def test_of_a_long_client_id_the_log_has_the_beginning() -> None:
     header = parse_header(encode_request(ASKED, 1, "x" * 5_000))
-    assert words_of(header, "a:1")["client_id"] == "x" * MOST_TOLD_OF_A_NAME
+    assert words_of(header, "a:1")["client_id"] == "x" * MOST_OF_A_NAME
 
 
 @pytest.mark.usefixtures("each_transport")

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
+import structlog
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import i8
 
@@ -21,12 +22,14 @@ from tideline.control_plane import ControlPlane
 from tideline.control_plane.errors import ControlPlaneUnavailable
 from tideline.control_plane.model import ConfigOverride, TrackedTopic
 from tideline.domain.admin_trigger import (
+    CONTROLS_IN_CLIENT_ID,
     DISKLESS_ENABLE,
     FORWARD_ONLY,
     MARK,
     MIGRATION_STATE,
     OWN_KEYS,
     STATE_IS_READ_ONLY,
+    SWITCHED_OFF,
     problem_with_override,
     topic_state,
     wants_diskless,
@@ -37,6 +40,7 @@ from tideline.domain.config_changes import (
     LIMITS,
     shown_limits,
 )
+from tideline.domain.foreign_text import has_controls
 from tideline.domain.migration import MigrationState
 from tideline.domain.topic_configs import MANAGED_KEYS
 from tideline.errors import RefusedError, TidelineError
@@ -55,7 +59,7 @@ from tideline.gateway.admin.config_judgement import (
 from tideline.gateway.admin.eligibility import PATIENCE_S, Eligibility
 from tideline.gateway.admin.held_configs import HOLDING, LIVE, HeldConfigs
 from tideline.gateway.context import ApiKey, RequestContext, Rule, Rules, always
-from tideline.gateway.messages import build, nested, no_throttle
+from tideline.gateway.messages import NO_CONTROL_PLANE, build, nested, no_throttle
 from tideline.gateway.tracking.view import TrackingView
 from tideline.kafka.decoding import AT_ONCE_PARTITIONS, decoded_response
 from tideline.kafka.protocol import response_class
@@ -75,6 +79,8 @@ ENFORCED_WITHIN_S = 5.0
 for goes to all gateways at once; one that loses it learns by its next poll."""
 LOOK_AGAIN_S = 0.01
 
+log = structlog.get_logger()
+
 
 @dataclass(frozen=True, slots=True)
 class ConfigsHandler:
@@ -84,6 +90,8 @@ class ConfigsHandler:
     control_plane: ControlPlane
     held: HeldConfigs
     eligibility: Eligibility
+    trigger: bool = True
+    """Whether clients may ask for migrations here."""
 
     def rules(self) -> Rules:
         return {
@@ -160,10 +168,7 @@ class ConfigsHandler:
         try:
             found = await self.control_plane.tracked_topic(tracked.name)
         except ControlPlaneUnavailable as error:
-            raise Refused(
-                ErrorCode.request_timed_out,
-                f"the control plane does not answer: {error}; try again",
-            ) from None
+            raise _no_control_plane(tracked.name, error) from None
         return found if found is not None and found.status in HOLDING else None
 
     async def _carry_out(
@@ -179,6 +184,8 @@ class ConfigsHandler:
         await _in_kafka(ctx, request, change, validate_only=True)
         topic_id = tracked.topic_id if tracked else None
         live = _live(tracked)
+        if change.trigger and live is None:
+            self._may_be_asked_for(ctx)
         try:
             limits = {} if live is None else await judged(ctx, change, live)
             if change.trigger and live is None:
@@ -200,20 +207,30 @@ class ConfigsHandler:
                 await self.control_plane.update_topic_limits(topic_id, **limits)
                 await self._enforced(change.name, limits)
             if change.trigger and live is None:
+                by = ctx.asked_by()
                 await self.control_plane.request_migration(
-                    change.name, topic_id, requested_by=ctx.header.client_id or "", options={}
+                    change.name, topic_id, requested_by=by, options={}
                 )
+                log.info("migration.requested", topic=change.name, by=by)
         except ControlPlaneUnavailable as error:
-            raise Refused(
-                ErrorCode.request_timed_out,
-                f"the control plane does not answer: {error}; try again",
-            ) from None
+            raise _no_control_plane(change.name, error) from None
         except RefusedError as error:
             raise invalid(str(error)) from None
         except TidelineError as error:
+            log.warning("config_change.not_decided", topic=change.name, why=str(error))
             raise Refused(
-                ErrorCode.request_timed_out, f"topic {change.name} cannot be examined: {error}"
+                ErrorCode.request_timed_out,
+                f"topic {change.name} cannot be examined now: try again; the gateway's log and "
+                f"`tideline preflight {change.name}` say what does not answer",
             ) from None
+
+    def _may_be_asked_for(self, ctx: RequestContext) -> None:
+        """A migration, by this client, whom Kafka lets change the topic's configs. Raises
+        :class:`Refused`."""
+        if not self.trigger:
+            raise Refused(ErrorCode.policy_violation, SWITCHED_OFF)
+        if has_controls(ctx.header.client_id or ""):
+            raise Refused(ErrorCode.invalid_request, CONTROLS_IN_CLIENT_ID)
 
     async def _set_in_kafka(
         self,
@@ -297,7 +314,12 @@ class ConfigsHandler:
             found = await self.control_plane.list_requests(names[0] if len(names) == 1 else None)
         except ControlPlaneUnavailable:
             return dict.fromkeys(names, "unknown, the control plane does not answer")
-        return {one.topic: one.summary() for one in found}
+        return {one.topic: one.told() for one in found}
+
+
+def _no_control_plane(topic: str, error: ControlPlaneUnavailable) -> Refused:
+    log.warning("config_change.not_decided", topic=topic, why=str(error))
+    return Refused(ErrorCode.request_timed_out, NO_CONTROL_PLANE)
 
 
 def _concerns_us(resource: Any, tracked: TrackedTopic | None, incremental: bool) -> bool:

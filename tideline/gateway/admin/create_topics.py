@@ -14,6 +14,7 @@ from datetime import timedelta
 from typing import Any, cast
 from uuid import UUID
 
+import structlog
 from kio.schema.create_topics.v7.request import (
     CreatableReplicaAssignment,
     CreatableTopic,
@@ -52,7 +53,7 @@ from tideline.gateway.admin.placing import PlacementRefused, ReplicaPlacing
 from tideline.gateway.admin.tellings import Tellings
 from tideline.gateway.admin.topics import kafka_topic
 from tideline.gateway.context import ApiKey, RequestContext, Rule, Rules, always
-from tideline.gateway.messages import build, nested, no_throttle
+from tideline.gateway.messages import NO_CONTROL_PLANE, build, nested, no_throttle
 from tideline.gateway.tracking.view import TrackingView
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.errors import KafkaUnavailable
@@ -69,6 +70,8 @@ LONGEST_CREATION_S = 120.0
 reconciler settles one that has not ended within ten minutes (``BIRTH_PATIENCE``)."""
 LOOKS, LOOK_AGAIN_S = 3, 1.0
 """How often a topic is looked for before its creation counts as failed."""
+
+log = structlog.get_logger()
 
 
 class CreationRefused(Exception):
@@ -165,11 +168,11 @@ class CreateTopicsHandler:
             elif found.presence is Presence.UNKNOWN:
                 raise KafkaUnavailable(found.why)
         except UnreachableError as error:
+            log.warning("creation.not_decided", topic=name, why=str(error))
             raise CreationRefused(
                 ErrorCode.request_timed_out,
                 f"a topic {name} with id {topic.topic_id} is tracked, and whether it is gone "
-                f"cannot be established now ({error}): try again, or see `tideline topic check "
-                f"{name}`",
+                f"cannot be established now: try again, or see `tideline topic check {name}`",
             ) from None
 
 
@@ -206,10 +209,8 @@ class _Creation:
                 f"{self.waits_for} did not answer. See `tideline gateway list`, then try again",
             ) from None
         except ControlPlaneUnavailable as error:
-            raise CreationRefused(
-                ErrorCode.request_timed_out,
-                f"topic {self.name}: the control plane does not answer ({error}); try again",
-            ) from None
+            log.warning("creation.not_decided", topic=self.name, why=str(error))
+            raise CreationRefused(ErrorCode.request_timed_out, NO_CONTROL_PLANE) from None
         except RefusedError as error:
             raise CreationRefused(ErrorCode.invalid_request, str(error)) from None
 
@@ -316,7 +317,7 @@ class _Creation:
         while True:
             entries = await self.handler.control_plane.tracking_barrier(self.name)
             missing = [e.gateway for e in entries if not e.acknowledged]
-            self.waits_for = ", ".join(f"gateway {g.gateway_id} at {g.address}" for g in missing)
+            self.waits_for = ", ".join(f"gateway {g.gateway_id}" for g in missing)
             if not missing:
                 return
             await asyncio.sleep(BARRIER_POLL_S)

@@ -87,7 +87,7 @@ class Eligibility:
             await cancel_and_wait(gateways)
         report = judge(observed)
         if layout is None or report.refused:
-            raise RefusedError(f"topic {topic} cannot become diskless: {report.refusal()}")
+            raise RefusedError(f"topic {topic} cannot become diskless: {report.told()}")
         return layout.topic_id
 
     async def _observed(

@@ -121,9 +121,10 @@ class ReplicaPlacing:
         try:
             return await cluster_layout(self.cluster, self.gateways)
         except TidelineError as error:
+            log.warning("placement.not_decided", why=str(error))
             raise PlacementRefused(
                 ErrorCode.request_timed_out,
-                f"racks and replicas of the brokers are not known now ({error}); try again",
+                "racks and replicas of the brokers are not known now: try again",
             ) from None
 
 

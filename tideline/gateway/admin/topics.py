@@ -28,7 +28,7 @@ from tideline.errors import TidelineError, UnreachableError
 from tideline.gateway.admin.placing import PlacementRefused, ReplicaPlacing
 from tideline.gateway.admin.tellings import Tellings
 from tideline.gateway.context import ApiKey, RequestContext, Rule, Rules
-from tideline.gateway.messages import build, nested, no_throttle
+from tideline.gateway.messages import NO_CONTROL_PLANE, build, nested, no_throttle
 from tideline.gateway.rights import Judged, TopicRights
 from tideline.gateway.tracking.view import TrackingView
 from tideline.kafka.client import KafkaCluster
@@ -278,8 +278,8 @@ class TopicsHandler:
         try:
             topic = await self.control_plane.tracked_topic(name)
         except UnreachableError as error:
-            message = f"the control plane does not answer: {error}; try again"
-            return [(ErrorCode.request_timed_out, message)]
+            log.warning("growth.not_decided", topic=name, why=str(error))
+            return [(ErrorCode.request_timed_out, NO_CONTROL_PLANE)]
         if topic is None or not is_migrating(topic):
             return []
         message = (
