@@ -83,6 +83,52 @@ async def appended(bench: TrackedBench, count: int, payload: int = 50) -> None:
         await bench.ask(produce((TOPIC, 0, batch)))
 
 
+def fetch_as(replica: int, version: int) -> Any:
+    """Of the tracked topic from 100 on, by who says that it is the broker ``replica``."""
+    api = messages(ApiKey.FETCH, version)
+    row = api.request_part(
+        "FetchPartition", partition=0, fetch_offset=100, partition_max_bytes=1_000
+    )
+    state = (
+        {"replica_id": replica}
+        if version < 15
+        else {"replica_state": api.request_part("ReplicaState", replica_id=replica)}
+    )
+    named = {"topic": TOPIC} if version < 13 else {"topic_id": TOPIC_ID}
+    return api.request(
+        **state,
+        max_wait=timedelta(0),
+        min_bytes=1,
+        max_bytes=1 << 20,
+        isolation_level=0,
+        session_id=0,
+        session_epoch=-1,
+        topics=(api.request_part("FetchTopic", **named, partitions=(row,)),),
+        forgotten_topics_data=(),
+        rack_id="",
+    )
+
+
+@pytest.mark.parametrize("version", [12, 14, 17])
+@pytest.mark.parametrize("row", [PENDING, QUIESCING, SUFFIX], ids=["pending", "pause", "hybrid"])
+async def test_who_says_that_it_is_a_broker_is_refused_whatever_it_may(
+    bench: TrackedBench, row: TrackedPartition, version: int
+) -> None:
+    bench.show(row)
+    answer = await bench.ask(fetch_as(1, version))
+    ((told,),) = [topic.partitions for topic in answer.responses]
+    assert told.error_code is ErrorCode.topic_authorization_failed
+    assert (told.records or b"", told.high_watermark) == (b"", -1)
+    assert bench.client.forwarded == []
+
+
+@pytest.mark.parametrize("version", [12, 14, 15, 17])
+@pytest.mark.parametrize("replica", [-3, -2, -1, 0, 7])
+def test_a_fetch_says_in_each_version_whom_it_is_from(version: int, replica: int) -> None:
+    """A consumer that passes for something else is told Kafka's log end as its watermark."""
+    assert from_kafka.replica_of(fetch_as(replica, version)) == replica
+
+
 async def test_kafka_answers_freely_while_the_lease_is_valid(bench: TrackedBench) -> None:
     bench.show(PENDING)
     kafka(bench, KafkaLog(batches(0, 10), 20))

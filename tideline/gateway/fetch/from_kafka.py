@@ -69,6 +69,14 @@ FINAL_EPOCH = -1
 """Session epoch of a fetch that asks for no session (``FetchMetadata.FINAL_EPOCH``)."""
 
 
+def replica_of(request: Any) -> int:
+    """Whom a Fetch says that it is from: a broker's node id, or a consumer (below 0); in versions
+    from 15 on in another field (``FetchRequest.replicaId``)."""
+    named = int(getattr(request, "replica_id", CONSUMER))
+    state = getattr(request, "replica_state", None)
+    return named if state is None else int(state.replica_id)
+
+
 class KafkaSide:
     """Forwards its partitions to the paired broker and clips what comes back."""
 
@@ -90,7 +98,7 @@ class KafkaSide:
         self._watermarks = watermarks
         self._paired_broker = paired_broker
         self._request = request
-        self._replica_id = int(getattr(request, "replica_id", CONSUMER))
+        self.replica = replica_of(request)
         self._api = api
         self._walked_at_once = 0
         """Bytes of the answer that may still be walked on the event loop."""
@@ -258,7 +266,7 @@ class KafkaSide:
         ceiling = self._fences.of(at).ceiling
         if (
             route.in_kafka
-            and self._replica_id == CONSUMER
+            and self.replica == CONSUMER
             and limit >= int(row.high_watermark)
             and not ceiling.asks(int(row.high_watermark), epoch)
         ):

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from tideline.background import cancel_and_wait, spawn
 from tideline.domain.answers import Behaviour, asked_by_fetch, handling
+from tideline.domain.authorization import Verdict
 from tideline.domain.leader_choice import zone_of
 from tideline.domain.quotas import QuotaKind
 from tideline.domain.request_handling import RouteKind, position_of
@@ -252,10 +253,14 @@ class TrackedFetch:
             await self._of_suffix.leave()  # it would not hear of those that have come
 
     async def _judge(self) -> None:
-        """Kafka asks once for each fetch; a topic may join the tracked set while it waits."""
+        """Kafka asks once for each fetch; a topic may join the tracked set while it waits. Who says
+        that it is a broker is refused as Kafka refuses who has no CLUSTER_ACTION: brokers replicate
+        from each other, and what they may see of a log that ends at B0 is nobody's here."""
         known = self._judged.verdicts
         names = {a.at.topic.name for a in self.asked if a.at.topic is not None}
-        if not names <= known.keys():
+        if self.kafka.replica >= 0:
+            self._judged = Judged(dict.fromkeys(names, Verdict.DENIED))
+        elif not names <= known.keys():
             judged = await self._rights.judge(self.context, names - known.keys())
             self._judged = Judged({**known, **judged.verdicts})
 
