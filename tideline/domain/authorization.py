@@ -30,17 +30,15 @@ NEEDED: Mapping[int, Operation] = {
     2: Operation.DESCRIBE,
     21: Operation.DELETE,
     23: Operation.DESCRIBE,
-    24: Operation.WRITE,
     37: Operation.ALTER,
     61: Operation.READ,
     78: Operation.READ,
 }
 """On the topic, by API key, as ``KafkaApis`` and ``ControllerApis`` ask their authorizer
 (``handleProduceRequest``, ``handleFetchRequest``, ``handleListOffsetRequest``,
-``handleDeleteRecordsRequest``, ``handleOffsetForLeaderEpochRequest``,
-``handleAddPartitionsToTxnRequest``, ``createPartitions``, ``handleDescribeProducersRequest``,
-``handleShareFetchRequest``). Of other APIs that a gateway looks into Kafka is asked for the answer
-itself."""
+``handleDeleteRecordsRequest``, ``handleOffsetForLeaderEpochRequest``, ``createPartitions``,
+``handleDescribeProducersRequest``, ``handleShareFetchRequest``). Of other APIs that a gateway looks
+into Kafka is asked for the answer itself."""
 
 ALL_OPERATIONS = sum(1 << operation for operation in range(3, 12))
 """Of a topic. A broker without an authorizer allows them to everybody."""

@@ -338,7 +338,7 @@ def build_rules(
             tracking, parts.fences, parts.reader, control_plane, leaders, rights
         ).rules(),
         **LeaderEpochHandler(tracking, parts.fences, control_plane, leaders, rights).rules(),
-        **TransactionsHandler(tracking, rights).rules(),
+        **TransactionsHandler(tracking).rules(),
         **MetadataHandler(tracking, parts.leaders).rules(),
         **CreateTopicsHandler(tracking, control_plane, cluster, tellings, placing).rules(),
         **TopicsHandler(tracking, control_plane, cluster, tellings, placing, rights).rules(),

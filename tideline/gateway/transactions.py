@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -24,10 +24,8 @@ from kio.static.primitive import i32
 
 from tideline.background import spawn
 from tideline.domain.ids import TopicPartition
-from tideline.domain.request_handling import KafkaErrorCode
 from tideline.gateway.context import ApiKey, RequestContext, Rule, Rules
 from tideline.gateway.messages import nested, no_throttle
-from tideline.gateway.rights import TopicRights
 from tideline.gateway.tracking.view import TrackingView
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.errors import KafkaError, KafkaUnavailable
@@ -38,6 +36,7 @@ ABORTABLE_SINCE = {ApiKey.PRODUCE: 11, ApiKey.ADD_PARTITIONS_TO_TXN: 3}
 and clients go up to 3: to those that know the code at all it means the same there."""
 BATCHED_SINCE = 4
 """AddPartitionsToTxn carries several transactions from this version on."""
+NO_PARTITION = i32(-1)
 FRESH_S = 2.0
 """How long an answer of DescribeProducers is used. Once a topic is tracked the set of its open
 transactions only shrinks, so an old answer at worst lets a transaction go on that has ended,
@@ -82,9 +81,12 @@ class RefusedTransactions:
         ):
             self._since.popitem(last=False)
 
-    def take(self, producer: Producer) -> bool:
-        """Whether that is so; forgets it."""
-        return self._since.pop(producer, None) is not None
+    def __contains__(self, producer: Producer) -> bool:
+        return producer in self._since
+
+    def forget(self, producer: Producer) -> None:
+        """Its transaction has ended."""
+        self._since.pop(producer, None)
 
 
 class OpenTransactions:
@@ -156,7 +158,6 @@ class TransactionsHandler:
     """Serves AddPartitionsToTxn and EndTxn."""
 
     tracking: TrackingView
-    rights: TopicRights = field(default_factory=TopicRights)
     refused: RefusedTransactions = field(default_factory=RefusedTransactions)
 
     def rules(self) -> Rules:
@@ -169,40 +170,48 @@ class TransactionsHandler:
 
     async def add_partitions_to_txn(self, ctx: RequestContext) -> bytes | None:
         """Refuse a partition of a tracked topic that is not in the producer's transaction yet; its
-        fellows get OPERATION_NOT_ATTEMPTED, as Kafka itself has it."""
+        fellows get OPERATION_NOT_ATTEMPTED, as Kafka itself has it.
+
+        Kafka says first what it refuses of the request whatever is tracked, of the transactional
+        id and then of the topics: who may not write a topic hears the same of each name.
+        """
         request: Any = ctx.request()
         batched = ctx.header.api_version >= BATCHED_SINCE
         transactions = _transactions(request, batched)
-        if not any(self._tracked(transaction) for transaction in transactions):
+        tracked = {t.transactional_id: at for t in transactions if (at := self._tracked(t))}
+        if not tracked:
             return await ctx.forward()
+        judged: Any = await ctx.forward_message(_adding_nothing(request, batched, tracked))
+        if batched and judged.error_code is not ErrorCode.none:
+            return ctx.respond(judged)  # of the whole request
+        told = _told(judged, batched, transactions)
         refused: dict[str, Any] = {}
         for transaction in transactions:
-            tracked = self._tracked(transaction)
-            if tracked:
-                open_ = await _in_transaction(ctx, transaction)
-                if isinstance(open_, ErrorCode):
-                    refused[transaction.transactional_id] = _results(ctx, transaction, {}, open_)
-                elif not (new := [at for at in tracked if at not in open_]):
-                    continue
-                elif denied := await self._denied(ctx, tracked):
-                    refused[transaction.transactional_id] = _results(
-                        ctx, transaction, denied, ErrorCode.operation_not_attempted
+            if (ours := tracked.get(transaction.transactional_id)) is None:
+                continue
+            if denied := _denied(transaction, ours, told):
+                refused[transaction.transactional_id] = _results(
+                    ctx, transaction, denied, ErrorCode.operation_not_attempted
+                )
+                continue
+            open_ = await _in_transaction(ctx, transaction)
+            if isinstance(open_, ErrorCode):
+                refused[transaction.transactional_id] = _results(ctx, transaction, {}, open_)
+            elif new := [at for at in ours if at not in open_]:
+                self.refused.add(
+                    (
+                        transaction.transactional_id,
+                        transaction.producer_id,
+                        transaction.producer_epoch,
                     )
-                else:
-                    self.refused.add(
-                        (
-                            transaction.transactional_id,
-                            transaction.producer_id,
-                            transaction.producer_epoch,
-                        )
-                    )
-                    code = refuse_new_transaction(ctx.header.api_version, ctx.header.api_key)
-                    refused[transaction.transactional_id] = _results(
-                        ctx,
-                        transaction,
-                        dict.fromkeys(new, code),
-                        ErrorCode.operation_not_attempted,
-                    )
+                )
+                code = refuse_new_transaction(ctx.header.api_version, ctx.header.api_key)
+                refused[transaction.transactional_id] = _results(
+                    ctx,
+                    transaction,
+                    dict.fromkeys(new, code),
+                    ErrorCode.operation_not_attempted,
+                )
         if not refused:
             return await ctx.forward()
         schema: Any = response_class(ctx.header.api_key, ctx.header.api_version)
@@ -230,19 +239,6 @@ class TransactionsHandler:
             replace(answer, results_by_transaction=answer.results_by_transaction + own)
         )
 
-    async def _denied(
-        self, ctx: RequestContext, tracked: Sequence[TopicPartition]
-    ) -> dict[TopicPartition, ErrorCode]:
-        """What the client may not write, in Kafka's words: it hears nothing else of it."""
-        judged = await self.rights.judge(ctx, {at.topic for at in tracked})
-        return {
-            at: ErrorCode.topic_authorization_failed
-            if code == KafkaErrorCode.TOPIC_AUTHORIZATION_FAILED
-            else ErrorCode.coordinator_not_available
-            for at in tracked
-            if (code := judged.refusal_of(at.topic)) is not None
-        }
-
     def _tracked(self, transaction: _Transaction) -> list[TopicPartition]:
         if transaction.verify_only:
             return []
@@ -261,14 +257,15 @@ class TransactionsHandler:
         nothing to abort, so the abort has succeeded.
         """
         request: Any = ctx.request()
-        refused = self.refused.take(
-            (request.transactional_id, request.producer_id, request.producer_epoch)
-        )
+        producer = (request.transactional_id, request.producer_id, request.producer_epoch)
         response = await ctx.forward()
-        if not refused or request.committed:
+        if producer not in self.refused:
             return response
         answer: Any = decode_response(response, ctx.header.api_key, ctx.header.api_version)
-        if answer.error_code is not ErrorCode.invalid_txn_state:
+        if answer.error_code is ErrorCode.transactional_id_authorization_failed:
+            return response  # of somebody else, who ends nothing
+        self.refused.forget(producer)
+        if request.committed or answer.error_code is not ErrorCode.invalid_txn_state:
             return response
         return ctx.respond(replace(answer, error_code=ErrorCode.none))
 
@@ -290,6 +287,70 @@ def _transactions(request: Any, batched: bool) -> list[_Transaction]:
             False,
         )
     ]
+
+
+_Told = Mapping[tuple[str, str, int], ErrorCode]
+"""What Kafka says, by transactional id, topic and partition."""
+
+
+def _adding_nothing(
+    request: Any, batched: bool, tracked: Mapping[str, Collection[TopicPartition]]
+) -> Any:
+    """The transactions of the request that name tracked topics, with a partition that no topic has
+    in the place of those. Kafka looks at the rights, then whether each partition is there, and adds
+    none to a transaction of which one is not (``KafkaApis.handleAddPartitionsToTxnRequest``)."""
+
+    def asked(topics: Iterable[Any], ours: Collection[TopicPartition]) -> tuple[Any, ...]:
+        names = {at.topic for at in ours}
+        return tuple(
+            replace(topic, partitions=(NO_PARTITION,)) if topic.name in names else topic
+            for topic in topics
+        )
+
+    if not batched:
+        (ours,) = tracked.values()
+        return replace(request, v3_and_below_topics=asked(request.v3_and_below_topics, ours))
+    return replace(
+        request,
+        transactions=tuple(
+            replace(t, topics=asked(t.topics, tracked[t.transactional_id]))
+            for t in request.transactions
+            if t.transactional_id in tracked
+        ),
+    )
+
+
+def _told(answer: Any, batched: bool, transactions: Sequence[_Transaction]) -> _Told:
+    by_transaction = (
+        {t.transactional_id: t.topic_results for t in answer.results_by_transaction}
+        if batched
+        else {transactions[0].transactional_id: answer.results_by_topic_v3_and_below}
+    )
+    return {
+        (transactional_id, topic.name, int(row.partition_index)): row.partition_error_code
+        for transactional_id, topics in by_transaction.items()
+        for topic in topics
+        for row in topic.results_by_partition
+    }
+
+
+def _denied(
+    transaction: _Transaction, ours: Collection[TopicPartition], told: _Told
+) -> dict[TopicPartition, ErrorCode]:
+    """What Kafka refuses of the transaction whatever is tracked: nothing if the client may."""
+    names = {at.topic for at in ours}
+    denied = {}
+    for at in transaction.partitions():
+        partition = NO_PARTITION if at.topic in names else at.partition
+        code = told.get((transaction.transactional_id, at.topic, partition))
+        if code is None:
+            raise KafkaUnavailable(f"the broker's answer leaves out {at}")
+        passes = {ErrorCode.none, ErrorCode.operation_not_attempted}
+        if at.topic in names:
+            passes.add(ErrorCode.unknown_topic_or_partition)
+        if code not in passes:
+            denied[at] = code
+    return denied
 
 
 async def _in_transaction(

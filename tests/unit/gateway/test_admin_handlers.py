@@ -22,7 +22,6 @@ from kio.schema.create_partitions.v3.response import (
 )
 from kio.schema.create_topics.v5 import request as make_v5
 from kio.schema.create_topics.v7 import request as make_v7
-from kio.schema.create_topics.v7.response import CreatableTopicResult, CreateTopicsResponse
 from kio.schema.delete_topics.v6 import request as delete
 from kio.schema.delete_topics.v6.response import DeletableTopicResult, DeleteTopicsResponse
 from kio.schema.describe_configs.v4 import request as describe_request
@@ -316,23 +315,59 @@ def ongoing(state: str, *partitions: int, epoch: int = 2) -> Callable[[Any], Any
 
 
 def added(request: Any) -> Any:
-    from kio.schema.add_partitions_to_txn.v3 import response as r
+    """As Kafka does it: none of a transaction of which one partition is not there."""
+    api = messages(24, int(request.__version__))
 
-    return r.AddPartitionsToTxnResponse(
-        throttle_time=no_throttle(),
-        results_by_topic_v3_and_below=tuple(
-            r.AddPartitionsToTxnTopicResult(
+    def results(topics: Any) -> Any:
+        whole = all(p >= 0 for t in topics for p in t.partitions)
+
+        def code(partition: int) -> ErrorCode:
+            if partition < 0:
+                return ErrorCode.unknown_topic_or_partition
+            return ErrorCode.none if whole else ErrorCode.operation_not_attempted
+
+        return tuple(
+            api.response_part(
+                "AddPartitionsToTxnTopicResult",
                 name=t.name,
                 results_by_partition=tuple(
-                    r.AddPartitionsToTxnPartitionResult(
-                        partition_index=p, partition_error_code=ErrorCode.none
+                    api.response_part(
+                        "AddPartitionsToTxnPartitionResult",
+                        partition_index=p,
+                        partition_error_code=code(p),
                     )
                     for p in t.partitions
                 ),
             )
-            for t in request.v3_and_below_topics
+            for t in topics
+        )
+
+    if request.__version__ < 4:
+        return api.response(
+            throttle_time=no_throttle(),
+            results_by_topic_v3_and_below=results(request.v3_and_below_topics),
+        )
+    return api.response(
+        throttle_time=no_throttle(),
+        error_code=ErrorCode.none,
+        results_by_transaction=tuple(
+            api.response_part(
+                "AddPartitionsToTxnResult",
+                transactional_id=t.transactional_id,
+                topic_results=results(t.topics),
+            )
+            for t in request.transactions
         ),
     )
+
+
+def additions(kafka: Kafka) -> list[set[int]]:
+    """The partitions of each request to add some, as the broker has got it."""
+    return [
+        {p for t in r.v3_and_below_topics for p in t.partitions}
+        for r in kafka.asked
+        if type(r).__name__ == "AddPartitionsToTxnRequest"
+    ]
 
 
 def codes(answer: Any) -> dict[tuple[str, int], ErrorCode]:
@@ -344,7 +379,9 @@ def codes(answer: Any) -> dict[tuple[str, int], ErrorCode]:
 
 
 async def test_a_new_transaction_on_a_tracked_topic_is_refused_per_partition() -> None:
-    kafka = Kafka(DescribeTransactionsRequest=ongoing("Ongoing", 0))
+    kafka = Kafka(
+        DescribeTransactionsRequest=ongoing("Ongoing", 0), AddPartitionsToTxnRequest=added
+    )
     async with FakeBroker(kafka) as broker, gateway(broker, admin(tracked(-1, -1))) as g:
         answer = await ask(g, add_partitions(tracked=(0, 1), classic=(0,)))
     assert codes(answer) == {
@@ -352,6 +389,7 @@ async def test_a_new_transaction_on_a_tracked_topic_is_refused_per_partition() -
         ("tracked", 1): ErrorCode.transaction_abortable,
         ("classic", 0): ErrorCode.operation_not_attempted,
     }
+    assert additions(kafka) == [{-1, 0}], "nothing that Kafka would add"
 
 
 @pytest.mark.parametrize(
@@ -377,7 +415,7 @@ async def test_a_client_is_told_abortable_where_its_version_may_know_that(
             versions.AddPartitionsToTxnTopic(name=TopicName("tracked"), partitions=(i32(0),)),
         ),
     )
-    kafka = Kafka(DescribeTransactionsRequest=ongoing("Empty"))
+    kafka = Kafka(DescribeTransactionsRequest=ongoing("Empty"), AddPartitionsToTxnRequest=added)
     async with FakeBroker(kafka) as broker, gateway(broker, admin(tracked(-1))) as g:
         answer = await ask(g, request)
     assert codes(answer) == {("tracked", 0): told}
@@ -396,7 +434,9 @@ async def test_a_partition_that_is_in_the_transaction_already_goes_on() -> None:
 async def test_a_transaction_that_is_over_or_another_epochs_does_not_count(
     state: str, epoch: int
 ) -> None:
-    kafka = Kafka(DescribeTransactionsRequest=ongoing(state, 0, epoch=epoch))
+    kafka = Kafka(
+        DescribeTransactionsRequest=ongoing(state, 0, epoch=epoch), AddPartitionsToTxnRequest=added
+    )
     async with FakeBroker(kafka) as broker, gateway(broker, admin(tracked(-1))) as g:
         answer = await ask(g, add_partitions(tracked=(0,)))
     assert codes(answer) == {("tracked", 0): ErrorCode.transaction_abortable}
@@ -411,18 +451,6 @@ async def test_classic_partitions_are_added_without_a_question() -> None:
 
 
 async def test_the_batched_form_refuses_one_transaction_and_passes_the_other() -> None:
-    from kio.schema.add_partitions_to_txn.v5 import response as r
-
-    def all_added(request: Any) -> Any:
-        return r.AddPartitionsToTxnResponse(
-            throttle_time=no_throttle(),
-            error_code=ErrorCode.none,
-            results_by_transaction=tuple(
-                r.AddPartitionsToTxnResult(transactional_id=t.transactional_id, topic_results=())
-                for t in request.transactions
-            ),
-        )
-
     def transaction(name: str, topic: str) -> add_v5.AddPartitionsToTxnTransaction:
         wanted = add_v5.AddPartitionsToTxnTopic(name=TopicName(topic), partitions=(i32(0),))
         return add_v5.AddPartitionsToTxnTransaction(
@@ -432,17 +460,18 @@ async def test_the_batched_form_refuses_one_transaction_and_passes_the_other() -
             topics=(wanted,),
         )
 
-    kafka = Kafka(DescribeTransactionsRequest=ongoing("Empty"), AddPartitionsToTxnRequest=all_added)
+    kafka = Kafka(DescribeTransactionsRequest=ongoing("Empty"), AddPartitionsToTxnRequest=added)
     request = add_v5.AddPartitionsToTxnRequest(
         transactions=(transaction("tx", "tracked"), transaction("other", "classic"))
     )
     async with FakeBroker(kafka) as broker, gateway(broker, admin(tracked(-1))) as g:
         answer = await ask(g, request)
     results = {r.transactional_id: r.topic_results for r in answer.results_by_transaction}
-    assert results["other"] == ()
-    (topic,) = results["tx"]
-    (partition,) = topic.results_by_partition
-    assert partition.partition_error_code is ErrorCode.transaction_abortable
+    told = {
+        name: [p.partition_error_code for t in topics for p in t.results_by_partition]
+        for name, topics in results.items()
+    }
+    assert told == {"tx": [ErrorCode.transaction_abortable], "other": [ErrorCode.none]}
 
 
 def end(*, committed: bool) -> EndTxnRequest:
@@ -459,7 +488,11 @@ def no_transaction(request: Any) -> EndTxnResponse:
 
 
 async def test_only_the_abort_after_a_refusal_succeeds_without_a_transaction() -> None:
-    kafka = Kafka(DescribeTransactionsRequest=ongoing("Empty"), EndTxnRequest=no_transaction)
+    kafka = Kafka(
+        DescribeTransactionsRequest=ongoing("Empty"),
+        AddPartitionsToTxnRequest=added,
+        EndTxnRequest=no_transaction,
+    )
     async with FakeBroker(kafka) as broker, gateway(broker, admin(tracked(-1))) as g:
         before = await ask(g, end(committed=False))
         await ask(g, add_partitions(tracked=(0,)))
@@ -470,6 +503,55 @@ async def test_only_the_abort_after_a_refusal_succeeds_without_a_transaction() -
     found = [a.error_code for a in (before, after, again, commit)]
     wrong = ErrorCode.invalid_txn_state
     assert found == [wrong, ErrorCode.none, wrong, wrong]
+
+
+async def test_who_may_not_use_the_transactional_id_ends_nothing_of_it() -> None:
+    """Its owner's abort would be refused, which is fatal to librdkafka."""
+    said = iter([ErrorCode.transactional_id_authorization_failed, ErrorCode.invalid_txn_state])
+
+    def ended(request: Any) -> EndTxnResponse:
+        return EndTxnResponse(throttle_time=no_throttle(), error_code=next(said))
+
+    kafka = Kafka(
+        DescribeTransactionsRequest=ongoing("Empty"),
+        AddPartitionsToTxnRequest=added,
+        EndTxnRequest=ended,
+    )
+    async with FakeBroker(kafka) as broker, gateway(broker, admin(tracked(-1))) as g:
+        await ask(g, add_partitions(tracked=(0,)))
+        by_another = await ask(g, end(committed=False))
+        own = await ask(g, end(committed=False))
+    assert by_another.error_code is ErrorCode.transactional_id_authorization_failed
+    assert own.error_code is ErrorCode.none
+
+
+async def test_a_classic_topic_that_may_not_be_written_fails_the_whole_as_at_kafka() -> None:
+    """Then the tracked one is told as any other: that it was not attempted."""
+
+    def partly(request: Any) -> Any:
+        answer = added(request)
+        told = {"classic": ErrorCode.topic_authorization_failed}
+        return replace(
+            answer,
+            results_by_topic_v3_and_below=tuple(
+                replace(
+                    t,
+                    results_by_partition=tuple(
+                        replace(p, partition_error_code=told.get(t.name, p.partition_error_code))
+                        for p in t.results_by_partition
+                    ),
+                )
+                for t in answer.results_by_topic_v3_and_below
+            ),
+        )
+
+    kafka = Kafka(AddPartitionsToTxnRequest=partly)
+    async with FakeBroker(kafka) as broker, gateway(broker, admin(tracked(-1))) as g:
+        answer = await ask(g, add_partitions(tracked=(0,), classic=(0,)))
+    assert codes(answer) == {
+        ("tracked", 0): ErrorCode.operation_not_attempted,
+        ("classic", 0): ErrorCode.topic_authorization_failed,
+    }
 
 
 # -- topics
@@ -574,12 +656,14 @@ def born(name: str, seconds: float = 0.3) -> make_v5.CreateTopicsRequest:
 
 
 def created(code: ErrorCode = ErrorCode.none, refuse: str = "") -> Callable[[Any], Any]:
-    def answer(request: Any) -> CreateTopicsResponse:
+    def answer(request: Any) -> Any:
         refused = bool(refuse) and not request.validate_only
-        return CreateTopicsResponse(
+        api = messages(19, int(request.__version__))
+        return api.response(
             throttle_time=no_throttle(),
             topics=tuple(
-                CreatableTopicResult(
+                api.response_part(
+                    "CreatableTopicResult",
                     name=t.name,
                     topic_id=None if refused else CLASSIC_ID,
                     error_code=ErrorCode.policy_violation if refused else code,

@@ -3,6 +3,7 @@ tracked topic."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -25,7 +26,6 @@ from tests.unit.gateway.test_admin_handlers import (
     created,
     grow_to,
     grown,
-    ongoing,
     replacing,
     setting,
     share_fetch,
@@ -76,8 +76,15 @@ async def test_who_may_not_alter_a_topic_does_not_hear_that_it_migrates() -> Non
 
 
 async def test_who_may_not_write_hears_so_of_a_transaction_and_not_that_it_is_to_abort() -> None:
-    kafka = Kafka(DescribeTransactionsRequest=ongoing("Empty"), AddPartitionsToTxnRequest=added)
-    kafka.rights = allowing(without(Operation.WRITE))
+    def denied(request: Any) -> Any:
+        answer = added(request)
+        (topics, *rest) = answer.results_by_topic_v3_and_below
+        (row,) = topics.results_by_partition
+        refused = replace(row, partition_error_code=DENIED)
+        topics = replace(topics, results_by_partition=(refused,))
+        return replace(answer, results_by_topic_v3_and_below=(topics, *rest))
+
+    kafka = Kafka(AddPartitionsToTxnRequest=denied)
     async with FakeBroker(kafka) as broker, gateway(broker, admin(tracked(-1))) as g:
         answer = await ask(g, add_partitions(tracked=(0,), classic=(0,)))
     assert codes(answer) == {

@@ -188,12 +188,12 @@ async def test_a_rack_that_restarts_counts_and_is_not_made_the_leader() -> None:
 
 
 @pytest.mark.parametrize("factor", [0, 2, 3, -2])
-async def test_any_other_replication_factor_is_refused_before_kafka_is_asked(factor: int) -> None:
+async def test_any_other_replication_factor_is_refused_and_nothing_is_created(factor: int) -> None:
     kafka = birth()
     (result,) = (await asked_of(kafka, wanting(factor))).topics
     assert result.error_code is ErrorCode.invalid_replication_factor
     assert "ask for -1" in result.error_message
-    assert kafka.asked == []
+    assert all(request.validate_only for request in kafka.asked), "whether its client may create it"
 
 
 async def test_an_assignment_by_hand_is_refused() -> None:
@@ -201,7 +201,7 @@ async def test_an_assignment_by_hand_is_refused() -> None:
     (result,) = (await asked_of(kafka, wanting(-1, -1, assigned=True))).topics
     assert result.error_code is ErrorCode.invalid_replica_assignment
     assert "leave the assignment out" in result.error_message
-    assert kafka.asked == []
+    assert all(request.validate_only for request in kafka.asked)
 
 
 async def test_the_default_number_of_partitions_is_kafkas_to_say() -> None:
@@ -299,8 +299,9 @@ async def test_classic_topics_are_placed_as_they_were_asked_for() -> None:
     answer = await asked_of(kafka, request)
     assert answer.topics[0].error_code is ErrorCode.invalid_replication_factor
     assert answer.topics[1].error_code is ErrorCode.none
-    (made,) = of_kind(kafka, "CreateTopicsRequest")
+    made, whether = of_kind(kafka, "CreateTopicsRequest")
     assert [(t.name, t.replication_factor) for t in made.topics] == [("classic", 2)]
+    assert whether.validate_only
 
 
 async def test_switched_off_the_number_of_replicas_is_the_creators() -> None:

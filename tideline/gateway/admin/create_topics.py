@@ -122,7 +122,7 @@ class CreateTopicsHandler:
                 else:
                     classic.append(stripped)
             except CreationRefused as refusal:
-                results[topic.name] = _refusal(topic.name, refusal)
+                results[topic.name] = await self._refused(ctx, request, topic.name, refusal)
         timeout_s = min(request.timeout.total_seconds(), LONGEST_CREATION_S)
         validate_only = bool(getattr(request, "validate_only", False))
         throttle = no_throttle()
@@ -137,23 +137,34 @@ class CreateTopicsHandler:
                     creation.run(validate_only)
                 )
             except CreationRefused as refusal:
-                results[name] = _refusal(name, refusal)
+                results[name] = await self._refused(ctx, request, name, refusal)
         schema: Any = response_class(ctx.header.api_key, ctx.header.api_version)
         in_order = tuple(_in_version(schema, results[topic.name]) for topic in request.topics)
         message = build(schema, throttle_time=throttle, topics=in_order)
         return await ctx.respond_of(message, len(in_order))
 
     async def _denied(
-        self, ctx: RequestContext, request: Any, tracked: Collection[str]
+        self, ctx: RequestContext, request: Any, names: Collection[str]
     ) -> dict[str, Any]:
         """Kafka's answers about names of which we would say something ourselves, to a client that
-        may not create them: it must not hear that they are tracked."""
-        doubtful = [t for t in request.topics if t.name in tracked]
+        may not create them: it hears neither that they are tracked nor a rule of ours."""
+        doubtful = [topic for topic in request.topics if topic.name in names]
         if not doubtful:
             return {}
         plain = tuple(replace(topic, configs=()) for topic in doubtful)
         answer: Any = await ctx.forward_message(replace(request, topics=plain, validate_only=True))
         return {found.name: found for found in answer.topics if found.error_code in NO_RIGHT}
+
+    async def _refused(
+        self, ctx: RequestContext, request: Any, name: str, refusal: CreationRefused
+    ) -> Any:
+        """Kafka's refusal of a client that may not create the topic, before a rule of ours. What
+        was not decided in time is no rule, and Kafka may be what did not answer."""
+        if refusal.code is not ErrorCode.request_timed_out:
+            denied = await self._denied(ctx, request, {name})
+            if name in denied:
+                return denied[name]
+        return _refusal(name, refusal)
 
     async def _make_way(self, name: str) -> None:
         """A topic that Kafka has deleted is deleted in the control plane *before* another can be
