@@ -154,10 +154,13 @@ class Authentication:
             return None
         if not self._is_complete(token):
             return None
-        if self.identity is not None and self._candidate != self.identity:
+        assert self._candidate is not None
+        before, now = self.identity, self._candidate
+        found = now if before is None else before.renewed_as(now)
+        if found is None:
             self.stage = Stage.FAILED
             return "it renewed its login as somebody else"
-        self.stage, self.identity = Stage.DONE, self._candidate
+        self.stage, self.identity = Stage.DONE, found
         # From when the client asked: never longer than the broker itself takes it.
         self.expires_at = self._sent_at + lifetime_ms / 1000 if lifetime_ms > 0 else None
         return None

@@ -95,8 +95,9 @@ class ClientConnection(Protocol):
     def identity(self) -> Identity:
         """Who the client is. A handler of a SASL listener runs only once Kafka has authenticated
         the client, so that it always sees whom Kafka accepted; :data:`~tideline.domain.sasl.
-        ANONYMOUS` of a listener without SASL. It stays the same for the connection's life: who
-        renews a login as somebody else is disconnected."""
+        ANONYMOUS` of a listener without SASL. Its principal stays the same for the connection's
+        life: who renews a login as somebody else is disconnected. Its name may come to be known by
+        a renewal."""
 
     @property
     def broker_id(self) -> int:

@@ -115,6 +115,50 @@ def test_a_renewal_that_is_refused_at_the_handshake_leaves_the_login() -> None:
     assert taken(state, now=2.0) == {SASL_HANDSHAKE}
 
 
+BY_TOKEN = b"n,,n=id,r=nonce,tokenauth=true"
+BY_PASSWORD = b"n,,n=alice,r=nonce"
+
+
+def scram_login(state: Authentication, first: bytes) -> str | None:
+    shaken(SCRAM, state)
+    state.says(first, 1.0)
+    assert state.told(True, b"r=nonce", 0) is None
+    state.says(b"c=biws", 1.0)
+    return state.told(True, b"v=", 2_000)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "principal"),
+    [
+        (BY_TOKEN, BY_PASSWORD, "User:alice"),
+        (BY_PASSWORD, BY_TOKEN, "User:alice"),
+        (BY_TOKEN, BY_TOKEN, None),
+    ],
+)
+def test_the_owner_of_a_delegation_token_renews_by_either(
+    before: bytes, after: bytes, principal: str | None
+) -> None:
+    """The broker, which alone knows whose token it is, takes nobody else."""
+    state = Authentication()
+    assert scram_login(state, before) is None
+    assert scram_login(state, after) is None
+    assert METADATA in taken(state, now=2.0)
+    assert state.identity is not None
+    assert state.identity.principal == principal
+
+
+def test_a_name_that_a_renewal_has_told_is_held_to() -> None:
+    state = Authentication()
+    for first in (BY_TOKEN, BY_PASSWORD):
+        assert scram_login(state, first) is None
+    assert "somebody else" in str(scram_login(state, b"n,,n=bob,r=nonce"))
+
+
+def test_another_mechanism_is_somebody_else() -> None:
+    state = logged_in(lifetime_ms=2_000)
+    assert "somebody else" in str(scram_login(state, BY_TOKEN))
+
+
 def test_who_renews_as_somebody_else_is_disconnected() -> None:
     state = shaken(PLAIN, logged_in(lifetime_ms=2_000))
     state.says(b"\0bob\0secret", 1.0)

@@ -193,24 +193,46 @@ async def test_a_handler_sees_who_the_client_is() -> None:
     assert seen == [Identity(Mechanism.PLAIN, "alice"), ANONYMOUS]
 
 
-async def test_raw_tokens_and_other_mechanisms_are_refused_with_what_is_relayed() -> None:
-    for asked, version, code in (
-        (frame(1, 17, 0, b"\0\x05PLAIN"), 0, ErrorCode.unsupported_version),
-        (handshake(1, "GSSAPI"), 1, ErrorCode.unsupported_sasl_mechanism),
-    ):
-        with capture_logs() as logs:
-            async with (
-                FakeBroker(sasl_broker()) as broker,
-                gateway(broker, **SETTINGS) as under_test,
-            ):
-                client = await under_test.connect()
-                await client.send(asked)
-                answer: Any = decode_response(await client.receive(), 17, version)
-                assert answer.error_code is code
-                assert "SCRAM-SHA-512" in answer.mechanisms
+@pytest.mark.parametrize(
+    ("asked", "version", "code", "why"),
+    [
+        (frame(1, 17, 0, b"\0\x05PLAIN"), 0, "unsupported_version", "SaslHandshake v1"),
+        (handshake(1, "GSSAPI"), 1, "unsupported_sasl_mechanism", "GSSAPI"),
+        (handshake(1, "no such"), 1, "unsupported_sasl_mechanism", "no such"),
+        (handshake(1, "PLAIN"), 1, "unsupported_sasl_mechanism", ""),
+    ],
+    ids=["raw tokens", "not relayed", "unknown", "not enabled"],
+)
+async def test_a_refused_mechanism_is_answered_with_those_that_the_broker_has_enabled(
+    asked: bytes, version: int, code: str, why: str
+) -> None:
+    """And that are relayed: a client that chooses by them gets through. What the broker would take
+    and a gateway cannot follow does not reach it."""
+    told = SaslBroker(echo, users=USERS, mechanisms=("GSSAPI", "SCRAM-SHA-512", "OAUTHBEARER"))
+    settings = SETTINGS | {"kafka_sasl_mechanism": "SCRAM-SHA-512"}
+    with capture_logs() as logs:
+        async with FakeBroker(told) as broker, gateway(broker, **settings) as under_test:
+            client = await under_test.connect()
+            await client.send(asked)
+            answer: Any = decode_response(await client.receive(), 17, version)
+            assert answer.error_code is ErrorCode[code]
+            assert answer.mechanisms == ("SCRAM-SHA-512", "OAUTHBEARER")
+            if why:
                 await client.disconnected()
-                assert seen_of_clients(broker) == []
-        assert any("SaslHandshake v1" in str(x) or "GSSAPI" in str(x) for x in logs)
+                assert not any(b"GSSAPI" in each for each in broker.frames)
+            assert seen_of_clients(broker) == [17]
+            client.close()
+    assert any(why in str(x) for x in logs)
+
+
+async def test_an_answer_that_takes_a_mechanism_names_what_is_relayed_too() -> None:
+    told = SaslBroker(echo, users=USERS, mechanisms=("GSSAPI", "PLAIN"))
+    async with FakeBroker(told) as broker, gateway(broker, **SETTINGS) as under_test:
+        client = await under_test.connect()
+        await client.send(handshake(1))
+        answer: Any = decode_response(await client.receive(), 17, 1)
+        assert (answer.error_code, answer.mechanisms) == (ErrorCode.none, ("PLAIN",))
+        client.close()
 
 
 async def test_a_client_of_saslauthenticate_v0_gets_its_answer_in_v0() -> None:

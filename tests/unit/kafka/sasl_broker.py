@@ -30,6 +30,8 @@ class SaslBroker:
     users: dict[str, str] = field(default_factory=lambda: {"alice": "secret"})
     lifetime_ms: int = 0
     iterations: int = 4_096
+    mechanisms: tuple[str, ...] = MECHANISMS
+    """Those that it has enabled."""
     logins: list[str] = field(default_factory=list)
     """Who has logged in, in order."""
     _mechanism: str = ""
@@ -48,9 +50,9 @@ class SaslBroker:
 
     def _handshake(self, mechanism: str) -> SaslHandshakeResponse:
         self._mechanism, self._scram = mechanism, None
-        known = mechanism in MECHANISMS
+        known = mechanism in self.mechanisms
         code = ErrorCode.none if known else ErrorCode.unsupported_sasl_mechanism
-        return SaslHandshakeResponse(error_code=code, mechanisms=MECHANISMS)
+        return SaslHandshakeResponse(error_code=code, mechanisms=self.mechanisms)
 
     def _authenticate(self, token: bytes) -> SaslAuthenticateResponse:
         if self._mechanism == "PLAIN":

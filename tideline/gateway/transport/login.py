@@ -6,13 +6,15 @@ and ApiVersions is looked at or sent on; while a login is renewed, what handlers
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 from kio.schema.sasl_handshake.v0.response import SaslHandshakeResponse as HandshakeV0
+from kio.schema.sasl_handshake.v1.request import SaslHandshakeRequest
 from kio.schema.sasl_handshake.v1.response import SaslHandshakeResponse as HandshakeV1
 
+from tideline.domain.foreign_text import quoted
 from tideline.domain.sasl import (
     SASL_AUTHENTICATE,
     SASL_HANDSHAKE,
@@ -27,6 +29,7 @@ from tideline.kafka.protocol import (
     RequestHeader,
     decode_request,
     decode_response,
+    encode_request,
     encode_response,
 )
 from tideline.settings import GatewaySettings
@@ -37,6 +40,9 @@ LOGIN_S = 30.0
 """A client whose login, or its renewal, takes longer is disconnected."""
 _LIFETIME_BYTES = 8
 """By so much an answer to SaslAuthenticate v1 is longer than one of v0."""
+RELAYED = tuple(str(each) for each in Mechanism)
+NOBODYS_MECHANISM = "NOT-RELAYED"
+"""In the place of one that is not relayed, and which the broker may have."""
 _UNHEARD_OF_VERSION = (2**15 - 1).to_bytes(2, "big")
 
 
@@ -48,10 +54,11 @@ def stranger_frame_bytes(settings: GatewaySettings) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What the gateway answers itself, before it ends the connection."""
+    """Of a handshake whose exchange is not relayed, whatever the broker would make of it."""
 
-    answer: bytes
+    code: ErrorCode
     reason: str
+    """Why the connection ends."""
 
 
 class Login:
@@ -59,6 +66,8 @@ class Login:
 
     def __init__(self) -> None:
         self._state = Authentication()
+        self._refused: Refusal | None = None
+        """Of the handshake that the broker is asked about."""
         self.waits = False
         """A SASL answer is due: the client's next request is looked at after it, as the broker
         does."""
@@ -91,15 +100,19 @@ class Login:
         """See :meth:`Authentication.refuses`."""
         return self._state.refuses(api_key, now)
 
-    def sends(self, frame: bytes, header: RequestHeader, now: float) -> bytes | Refusal:
+    def sends(self, frame: bytes, header: RequestHeader, now: float) -> bytes:
         """The frame for the broker in the place of the client's SASL request. Raises
         :class:`~tideline.kafka.errors.MalformedFrame`, and
         :class:`~tideline.kafka.errors.UnsupportedVersion`."""
         request: Any = decode_request(frame, header)
         if header.api_key == SASL_HANDSHAKE:
-            if (refusal := _refused(header, request.mechanism)) is not None:
-                return refusal
-            self._state.shakes(Mechanism(request.mechanism))
+            self._refused = _refused(header, request.mechanism)
+            if self._refused is None:
+                self._state.shakes(Mechanism(request.mechanism))
+            else:
+                # The broker refuses it, too, and says what it takes.
+                asked = SaslHandshakeRequest(mechanism=NOBODYS_MECHANISM)
+                frame = encode_request(asked, header.correlation_id, header.client_id)
         else:
             self._state.says(request.auth_bytes, now)
             if header.api_version == 0:
@@ -113,10 +126,8 @@ class Login:
         :meth:`sends`."""
         self.waits = False
         if header.api_key == SASL_HANDSHAKE:
-            answer: Any = decode_response(response, SASL_HANDSHAKE, header.api_version)
-            self._state.shaken(answer.error_code is ErrorCode.none)
-            return response, None
-        answer = decode_response(response, SASL_AUTHENTICATE, max(header.api_version, 1))
+            return self._shaken(response, header)
+        answer: Any = decode_response(response, SASL_AUTHENTICATE, max(header.api_version, 1))
         accepted = answer.error_code is ErrorCode.none
         lifetime_ms = int(answer.session_lifetime.total_seconds() * 1000)
         why = self._state.told(accepted, answer.auth_bytes, lifetime_ms)
@@ -125,24 +136,35 @@ class Login:
             AUTHENTICATIONS.labels(outcome).inc()
         return response[:-_LIFETIME_BYTES] if header.api_version == 0 else response, why
 
+    def _shaken(self, response: bytes, header: RequestHeader) -> tuple[bytes, str | None]:
+        """A client may choose by the mechanisms of an answer: they are those that the broker has
+        enabled, and that are relayed."""
+        refused, self._refused = self._refused, None
+        version = header.api_version if refused is None else HandshakeV1.__version__
+        answer: Any = decode_response(response, SASL_HANDSHAKE, version)
+        enabled = tuple(each for each in answer.mechanisms if each in RELAYED)
+        if refused is None:
+            self._state.shaken(answer.error_code is ErrorCode.none)
+            told = replace(answer, mechanisms=enabled)
+            return encode_response(told, header.correlation_id), None
+        AUTHENTICATIONS.labels("refused").inc()
+        kind: Any = HandshakeV0 if header.api_version == 0 else HandshakeV1
+        told = kind(error_code=refused.code, mechanisms=enabled)
+        return encode_response(told, header.correlation_id), refused.reason
+
 
 def _refused(header: RequestHeader, mechanism: str) -> Refusal | None:
-    offered = tuple(str(each) for each in Mechanism)
     if header.api_version == 0:
-        code = ErrorCode.unsupported_version
-        made: Any = HandshakeV0(error_code=code, mechanisms=offered)
         why = (
             "it would go on with tokens that are no Kafka requests (SaslHandshake v0): use a "
             "client that knows SaslHandshake v1 (KIP-152, 2017)"
         )
-    elif mechanism not in offered:
-        code = ErrorCode.unsupported_sasl_mechanism
-        made = HandshakeV1(error_code=code, mechanisms=offered)
-        why = f"it asks for SASL mechanism {mechanism[:40]!r}: {', '.join(offered)} are relayed"
-    else:
-        return None
-    AUTHENTICATIONS.labels("refused").inc()
-    return Refusal(encode_response(made, header.correlation_id), why)
+        return Refusal(ErrorCode.unsupported_version, why)
+    if mechanism not in RELAYED:
+        asked = quoted(mechanism, 40)
+        why = f"it asks for SASL mechanism {asked}: {', '.join(RELAYED)} are relayed"
+        return Refusal(ErrorCode.unsupported_sasl_mechanism, why)
+    return None
 
 
 def versions_nobody_has(frame: bytes, header: RequestHeader) -> bytes:

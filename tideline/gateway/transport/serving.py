@@ -38,7 +38,7 @@ from tideline.gateway.metrics import (
 )
 from tideline.gateway.transport.addresses import Asker, ResponseRewriter
 from tideline.gateway.transport.admission import Door
-from tideline.gateway.transport.login import LOGIN_S, Login, Refusal, versions_nobody_has
+from tideline.gateway.transport.login import LOGIN_S, Login, versions_nobody_has
 from tideline.gateway.transport.upstream import Broker, Expected
 from tideline.kafka.errors import (
     KafkaUnavailable,
@@ -483,10 +483,6 @@ class ServedConnection(ABC):
     def _relay_login(self, login: Login, frame: bytes, header: RequestHeader) -> None:
         slot = self._open_slot(len(frame))
         sent = login.sends(frame, header, asyncio.get_running_loop().time())
-        if isinstance(sent, Refusal):
-            self._fill(slot, sent.answer)
-            self.close(sent.reason)
-            return
         requests_passed(header.api_key).inc()
         self._authenticates()
         if self._login_bound is None:
