@@ -147,6 +147,11 @@ def check_batch(
     records: bytes, header: BatchHeader, limits: TopicLimits, produce_version: int
 ) -> None:
     """The same rules of a batch that is alone in ``records``."""
+    if header.base_offset != 0:
+        raise RefusedBatch(
+            KafkaErrorCode.INVALID_RECORD,
+            f"a base offset of {header.base_offset}: offsets are given by the log, a client says 0",
+        )
     if header.size > limits.max_message_bytes:
         raise RefusedBatch(
             KafkaErrorCode.MESSAGE_TOO_LARGE,

@@ -114,6 +114,9 @@ pub fn batch(records: &[u8]) -> Option<Seen> {
     if size < HEADER || length + OVERHEAD != size || magic != MAGIC || attributes != 0 {
         return None;
     }
+    if bytes.i64(0)? != 0 {
+        return None;
+    }
     let (last, record_count) = (bytes.i32(23)?, bytes.i32(57)?);
     if !(1..=MOST_RECORDS).contains(&record_count) || last != record_count - 1 {
         return None;

@@ -23,7 +23,7 @@ from tests.unit.kafka.test_produced import BROKEN, CODECS, NOW, built, raw
 from tideline.domain.topic_configs import LOG_APPEND_TIME, TopicLimits
 from tideline.gateway.produce.examination import AT_ONCE_BYTES
 from tideline.kafka import named_topics, native_look, records, wire
-from tideline.kafka.batches import HEADER_BYTES, parse_at
+from tideline.kafka.batches import HEADER_BYTES, parse_at, patch
 from tideline.kafka.named_topics import MOST_WALKED, walked_produce
 from tideline.kafka.native_look import (
     LOOKED_BYTES,
@@ -129,6 +129,13 @@ def says_what_is_in(records: bytes, fine: FineBatch) -> None:
 @given(st.integers(0, 2**64))
 def test_of_a_batch_as_producers_write_it_both_say_the_same(seed: int) -> None:
     both_say_the_same(random_batch(random.Random(seed)))
+
+
+def test_a_batch_that_gives_itself_an_offset_is_fine_to_neither() -> None:
+    moved = bytearray(record_batch(2))
+    patch(moved, 1, -1)
+    assert look(bytes(moved)) is None
+    assert not both_say_the_same(bytes(moved))
 
 
 @settings(max_examples=1_500)

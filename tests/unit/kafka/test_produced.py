@@ -21,7 +21,7 @@ from tests.unit.gateway.fakes import record, record_batch, varint
 from tideline.domain.request_handling import KafkaErrorCode
 from tideline.domain.topic_configs import LOG_APPEND_TIME, TopicLimits
 from tideline.kafka import produced, records
-from tideline.kafka.batches import iter_batches, verify_crc
+from tideline.kafka.batches import iter_batches, patch, verify_crc
 from tideline.kafka.produced import (
     MAX_RECORDS,
     MAX_UNPACKED_BYTES,
@@ -146,6 +146,20 @@ def test_a_batch_whose_records_are_broken_is_refused(why: str) -> None:
     refused = refusal(BROKEN[why])
     assert refused.code is KafkaErrorCode.INVALID_RECORD
     assert str(refused)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("offset", [1, -1, 2**63 - 1])
+def test_a_batch_that_gives_itself_an_offset_is_refused_as_by_kafka(
+    offset: int, codec: str
+) -> None:
+    """``UnifiedLog.analyzeAndValidateRecords``, before size and CRC, which does not cover it."""
+    moved = bytearray(built([(NOW, b"k", b"v", [])], CODECS[codec]))
+    patch(moved, offset, -1)
+    for limits in (LIMITS, replace(LIMITS, max_message_bytes=10)):
+        refused = refusal(bytes(moved), limits)
+        assert refused.code is KafkaErrorCode.INVALID_RECORD
+        assert str(offset) in str(refused)
 
 
 def test_the_wrong_record_is_named() -> None:

@@ -69,6 +69,14 @@ fn of_a_fine_batch_its_numbers_are_told() {
 }
 
 #[test]
+fn a_batch_that_gives_itself_an_offset_is_for_python_to_refuse() {
+    let mut moved = made(RECORD);
+    assert!(batch(&moved).is_some());
+    moved[7] = 1;
+    assert!(batch(&moved).is_none());
+}
+
+#[test]
 fn of_a_request_each_batch_is_told_and_whether_it_is_fine() {
     let rows = looked(&produce(), ROOM).unwrap();
     assert_eq!(rows.iter().map(|row| (row[2], row[5])).collect::<Vec<_>>(), [(7, 1), (7, 0)]);
