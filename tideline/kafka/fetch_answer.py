@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
+from tideline.domain.request_handling import KafkaErrorCode
 from tideline.kafka.batches import Buffer
 from tideline.kafka.plain_fields import compact, named
 from tideline.kafka.protocol import FLEXIBLE_FETCH
@@ -26,7 +27,15 @@ _THROTTLE_AND_SESSION = struct.Struct(">ihi").pack
 _ROW = struct.Struct(">ihqq").pack
 _ROW_WITH_START = struct.Struct(">ihqqq").pack
 _NO_TRANSACTIONS, _NO_TRANSACTIONS_COMPACT = b"\xff\xff\xff\xff", b"\0"
-"""Null: of a log without transactions."""
+_UNREAD_TRANSACTIONS, _UNREAD_TRANSACTIONS_COMPACT = b"\0\0\0\0", b"\1"
+UNREAD = frozenset(
+    {
+        KafkaErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        KafkaErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        KafkaErrorCode.UNKNOWN_TOPIC_ID,
+    }
+)
+"""What Kafka answers before it looks into any log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +51,12 @@ class PlainPartition:
     log_start_offset: int
     preferred_read_replica: int
     records: Buffer
+
+    @property
+    def aborted_transactions(self) -> tuple[()] | None:
+        """Null: of a log without transactions. Of one that was not looked into Kafka says that it
+        is empty (``FetchResponse.partitionResponse``), and who may not read hears no difference."""
+        return () if self.error_code in UNREAD else None
 
 
 def plain_answer(
@@ -63,7 +78,8 @@ def plain_answer(
         version >= NEARER_SINCE,
     )
     length = compact if flexible else _I32
-    nothing = _NO_TRANSACTIONS_COMPACT if flexible else _NO_TRANSACTIONS
+    null = _NO_TRANSACTIONS_COMPACT if flexible else _NO_TRANSACTIONS
+    empty = _UNREAD_TRANSACTIONS_COMPACT if flexible else _UNREAD_TRANSACTIONS
     parts: list[Buffer] = [_I32(correlation_id), b"\0" if flexible else b""]
     if version >= SESSION_SINCE:
         parts.append(_THROTTLE_AND_SESSION(throttle_ms, code, session_id))
@@ -76,7 +92,7 @@ def plain_answer(
             told = row.partition_index, row.error_code, row.high_watermark, row.last_stable_offset
             parts += (
                 _ROW_WITH_START(*told, row.log_start_offset) if has_start else _ROW(*told),
-                nothing,
+                null if row.aborted_transactions is None else empty,
             )
             if has_nearer:
                 parts.append(_I32(row.preferred_read_replica))

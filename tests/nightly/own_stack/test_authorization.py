@@ -6,6 +6,7 @@ may not do something at the broker hears the same of both, below B0 and from B0 
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -40,6 +41,7 @@ from tests.unit.gateway.fakes import (
     tracked_topic,
 )
 from tests.unit.gateway.gateway_under_test import gateway_settings
+from tests.unit.gateway.test_no_right import LINES, Line
 from tests.unit.gateway.tracked_bench import outcomes, produce
 from tideline.domain.answers import Asked
 from tideline.domain.quotas import QuotaKind, QuotaWindow
@@ -175,9 +177,11 @@ def grant(admin: AdminClient, prefix: str, granted: dict[str, AclOperation]) -> 
         made.result(HANGS_S)
 
 
-def _binding(user: str, prefix: str, operation: AclOperation) -> AclBinding:
+def _binding(
+    user: str, prefix: str, operation: AclOperation, kind: ResourceType = ResourceType.TOPIC
+) -> AclBinding:
     return AclBinding(
-        ResourceType.TOPIC,
+        kind,
         prefix,
         ResourcePatternType.PREFIXED,
         f"User:{user}",
@@ -328,6 +332,32 @@ def codes(answer: Any) -> list[str]:
         elif isinstance(value, tuple):
             found += [code for part in value for code in codes(part)]
     return [code for code in found if code != "NONE"]
+
+
+@pytest.mark.parametrize("line", LINES, ids=lambda one: f"{one.api}-{one.version}-{one.why}")
+async def test_who_has_no_right_hears_of_every_name_what_the_broker_says(
+    world: World, line: Line
+) -> None:
+    """Each field of the answer, of a tracked, a classic and an absent topic. The transactional id
+    may be used, so that nothing but the topics' rights refuses."""
+    of_id = _binding("nobody", "tx", AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID)
+    for made in world.admin.create_acls([of_id]).values():
+        made.result(HANGS_S)
+    twin = id_of(world.admin, TWIN)
+    keys = (world.topic_id, twin) if line.by_id else (TRACKED, TWIN, "m-absent")
+    answers = []
+    for where in (world.broker.users, world.gateway):
+        client = await User.log_in(where, "nobody")
+        for key in keys:
+            answer = await client.ask(message(line.api, line.version, **line.asked(key)))
+            answers.append(without_addresses(repr(answer).replace(repr(key), "KEY")))
+        client.close()
+    assert set(answers) == {answers[0]}
+
+
+def without_addresses(answer: str) -> str:
+    """And without how long the client is throttled."""
+    return re.sub(r"throttle_time=datetime.timedelta\([^)]*\)|port=\d+", "", answer)
 
 
 async def test_a_right_that_is_taken_away_ends_within_its_time_and_one_that_is_given_works(

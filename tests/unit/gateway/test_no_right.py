@@ -101,7 +101,7 @@ def fetch(request: Any) -> Any:
                         partition_index=row.partition,
                         error_code=DENIED,
                         high_watermark=-1,
-                        aborted_transactions=None,
+                        aborted_transactions=(),
                         records=b"",
                     )
                     for row in topic.partitions

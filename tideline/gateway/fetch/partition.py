@@ -138,7 +138,7 @@ def as_structure(row: Any, api: Messages) -> Any:
         high_watermark=row.high_watermark,
         last_stable_offset=row.last_stable_offset,
         log_start_offset=row.log_start_offset,
-        aborted_transactions=None,
+        aborted_transactions=row.aborted_transactions,
         records=row.records,
         preferred_read_replica=BrokerId(row.preferred_read_replica),
     )
