@@ -70,6 +70,18 @@ def test_segments_that_postgres_does_not_know_take_the_place_of_their_batches() 
     assert (entry.epoch, entry.batches[0].base_sequence, entry.batches[0].base_offset) == (1, 2, 12)
 
 
+def test_what_a_producer_wrote_before_its_newest_batch_of_a_segment_is_known_by_its_sequence() -> (
+    None
+):
+    """Of one whose batches below B0 were not found not even the newest one has an offset."""
+    producers = StoredProducerState(7, 1, 4, 14, 2, 777), StoredProducerState(8, 0, 41, -1, 0, 5)
+    found = laid(facts(segments=(segment(10, 14),)), producers=producers)
+    newest, unlocated = found.known.producers[7], found.known.producers[8]
+    assert (newest.unlocated_sequence, newest.last_sequence) == (1, 4)
+    assert (unlocated.unlocated_sequence, unlocated.batches) == (41, ())
+    assert found.known.stored_producers != found.known.producers
+
+
 def test_of_a_segment_in_the_middle_of_what_postgres_knows_its_producers_stay() -> None:
     here = replace(EMPTY, high_watermark=15, batches=[known(10, 3), known(13, 2)], producers={})
     producer = StoredProducerState(7, 1, 4, 12, 0, 1)

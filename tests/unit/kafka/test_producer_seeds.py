@@ -51,12 +51,15 @@ class FakeLog:
         data = b""
         for n in range(offset // RECORDS, self.batches):
             writer, sequence = (2, n) if n < 5 else (1, n - 5)
-            one = record_batch(n * RECORDS, writer, sequence * RECORDS, self.size)
+            one = record_batch(n * RECORDS, writer, sequence * RECORDS, self.size_of(n))
             if data and len(data) + len(one) > FETCH_BYTES:
                 break
             data += one
         self.read_bytes += len(data)
         return FetchedPiece(data, self.end, self.log_start)
+
+    def size_of(self, number: int) -> int:
+        return self.size
 
     @property
     def end(self) -> int:
@@ -120,6 +123,17 @@ async def test_a_step_is_bounded_by_bytes_whatever_its_batches_weigh(size: int) 
     bound = 16 * 1024 * 1024
     await look_back(log, scanner_of(log, max_back_bytes=bound))
     assert log.read_bytes <= bound + 2 * STEP_BYTES + FETCH_BYTES + size
+
+
+async def test_a_step_is_bounded_where_older_batches_weigh_ten_thousand_times_as_much() -> None:
+    class Growing(FakeLog):
+        def size_of(self, number: int) -> int:
+            return 1_000_000 if number < 800 else 100
+
+    log = Growing(1_000)
+    bound = 16 * 1024 * 1024
+    await look_back(log, scanner_of(log, max_back_bytes=bound))
+    assert log.read_bytes <= bound + 2 * STEP_BYTES + FETCH_BYTES
 
 
 async def test_in_the_pause_only_what_was_appended_since_is_read() -> None:
