@@ -17,17 +17,17 @@ GRANT EXECUTE ON FUNCTION
     confirm_partitions,
     void_expired_quiesce, register_object_keys, commit_file, has_committed, untold_commits, find_batches,
     describe_producers, delete_records, advance_prefix_start,
-    -- A gateway creates topics that are born diskless, with their classic log sealed, and reports
-    -- what clients do to topics.
-    begin_tracking, complete_creation, tracking_barrier, activate_topic, add_partitions,
-    stop_tracking, delete_topic, override_config, update_user_config, update_topic_limits,
-    request_migration
+    -- A gateway says what clients do to topics. What Kafka has made of it the worker asks the
+    -- brokers, before a topic gets B0 = 0 or is buried.
+    ask_birth, withdraw_birth, report_deletion, tracking_barrier, add_partitions,
+    update_user_config, update_topic_limits, request_migration
 TO tideline_gateway_rights;
 
 GRANT EXECUTE ON FUNCTION
     fence_gateway, retire_gateway, attest_incarnations_gone, attest_cluster, withdraw_attestation,
     bind_cluster, halt_history, count_unknown_keys, beat_history, begin_history,
-    -- Not begin_tracking: a migration begins under an attestation only.
+    open_births, begin_birth, refuse_birth, open_deletions, settle_deletion,
+    -- Not begin_tracking: a migration begins under an attestation only, a birth by its name.
     begin_migration, end_tracking_run, tracking_barrier, activate_topic,
     add_partitions, stop_tracking, delete_topic, release_birth, complete_creation,
     next_generation, close_generation,

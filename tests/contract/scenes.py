@@ -29,6 +29,7 @@ from tideline.domain.quiescence import LeaseReading
 from tideline.settings import JobsSettings
 
 TABLES = (
+    "asked_births", "reported_deletions",
     "watch_findings", "migration_places", "migration_limits", "job_successes", "job_attempts",
     "read_pins", "verify_verdicts",
     "gc_runs", "orphan_reports", "lessened_files",

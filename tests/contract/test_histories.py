@@ -51,6 +51,13 @@ def own_server() -> Iterator[PostgresServer]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
+async def topic_of(database: Database) -> TopicIdPartition:
+    """A partition with B0, which no gateway makes."""
+    async with connect(database.settings(), application_name="owner") as plane:
+        _, (log,) = await PostgresScene(plane, database.dsn).diskless_topic()
+        return log
+
+
 async def identity_once_it_answers(
     plane: ControlPlane,
     seconds: float = SOON_S,
@@ -248,7 +255,7 @@ async def test_a_volume_without_the_last_commit_gets_none_after_it(
         await identity_once_it_answers(plane)
         scene = PostgresScene(plane, own_server.dsn)
         process = await scene.gateway()
-        _, (log,) = await scene.diskless_topic()
+        log = await topic_of(database)
         history.judge(None, await plane.identity())
         await scene.commit(process, batch(log))
         key = "wal/last"
@@ -289,7 +296,7 @@ async def test_a_last_commit_that_was_collected_meanwhile_is_not_missed(
         await identity_once_it_answers(plane)
         scene = PostgresScene(plane, own_server.dsn)
         process = await scene.gateway()
-        _, (log,) = await scene.diskless_topic()
+        log = await topic_of(database)
         history.judge(None, await plane.identity())
         (kept,) = await scene.commit(process, batch(log))
         with psycopg.connect(own_server.dsn, autocommit=True) as admin:

@@ -8,6 +8,7 @@ import pytest
 
 from tests.contract.scenes import Scene
 from tideline.control_plane.errors import (
+    InvalidInput,
     RoundOver,
     TopicDeleted,
     TopicIdentityConflict,
@@ -124,3 +125,69 @@ async def test_a_birth_is_active_when_every_gateway_has_acknowledged_its_id(scen
         gateway.gateway_id, gateway.incarnation, "new", by_id.round
     )
     await scene.plane.activate_topic("new")
+
+
+# -- what gateways say of Kafka, until the worker has asked the brokers
+
+
+async def ask(scene: Scene, name: str = "new", given: str | None = None) -> str | None:
+    return await scene.plane.ask_birth(name, 3, "CreateTime", 2_000, 5_000, None, given)
+
+
+async def test_a_birth_is_asked_for_once_however_often_and_begins_as_it_was_asked_for(
+    scene: Scene,
+) -> None:
+    for _ in range(2):
+        assert await ask(scene, given="2000") is None
+    (birth,) = await scene.plane.open_births()
+    assert (birth.name, birth.wanted, birth.partitions) == ("new", True, 3)
+    assert (birth.timestamp_before_max_ms, birth.timestamp_after_max_ms) == (5_000, None)
+    assert (birth.given_max_message_bytes, birth.topic_key, birth.status) == ("2000", None, None)
+    assert await scene.plane.tracked_topic("new") is None, "a gateway's word tracks nothing"
+    await scene.plane.begin_birth("new")
+    (birth,) = await scene.plane.open_births()
+    assert birth.topic_key is not None
+    assert (birth.topic_id, birth.kind) == (None, TrackingKind.BORN_DISKLESS)
+    await scene.plane.withdraw_birth("new")
+    (birth,) = await scene.plane.open_births()
+    assert (birth.wanted, birth.partitions, birth.max_message_bytes) == (False, None, 2_000)
+
+
+async def test_what_is_refused_is_told_once_and_may_be_asked_for_again(scene: Scene) -> None:
+    await ask(scene)
+    await scene.plane.refuse_birth("new", "Kafka has it")
+    assert await scene.plane.open_births() == []
+    with pytest.raises(UnknownTopic):
+        await scene.plane.begin_birth("new")
+    assert await ask(scene) == "Kafka has it"
+    assert await ask(scene) is None
+    (birth,) = await scene.plane.open_births()
+    assert birth.wanted
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "a\nb", "x" * 250])
+async def test_a_name_that_kafka_does_not_allow_is_not_asked_for(scene: Scene, name: str) -> None:
+    with pytest.raises(InvalidInput, match="Kafka has no topic"):
+        await ask(scene, name)
+
+
+async def test_a_report_buries_nothing_until_the_worker_has_looked(scene: Scene) -> None:
+    _, (log,) = await scene.diskless_topic(name="orders")
+    for _ in range(2):
+        assert not await scene.plane.report_deletion(log.topic_id)
+    (reported,) = await scene.plane.open_deletions()
+    assert (reported.topic_id, reported.name) == (log.topic_id, "orders")
+    assert [t.status for t in await scene.plane.live_topics()] == [TopicStatus.TRACKING]
+    await scene.plane.delete_topic(log.topic_id, reported.reported_by, "no broker knows it")
+    assert await scene.plane.report_deletion(log.topic_id)
+    assert await scene.plane.open_deletions() == []
+    assert await scene.plane.report_deletion(uuid4()), "nothing is to be buried"
+
+
+async def test_a_report_that_is_settled_may_come_again(scene: Scene) -> None:
+    _, (log,) = await scene.diskless_topic()
+    await scene.plane.report_deletion(log.topic_id)
+    await scene.plane.settle_deletion(log.topic_id)
+    assert await scene.plane.open_deletions() == []
+    assert not await scene.plane.report_deletion(log.topic_id)
+    assert len(await scene.plane.open_deletions()) == 1

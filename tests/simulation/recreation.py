@@ -40,6 +40,7 @@ from tideline.kafka.topic_identity import TopicIdentity
 from tideline.kafka.topic_observer import TopicObserver
 from tideline.migration.connections import WorkerServices
 from tideline.worker import identity
+from tideline.worker.reports import ReportKeeper
 
 STEPS = ("delete", "gone", "create", "made", "told", "seen")
 """More milestones: the admin client asks for the deletion, Kafka has done it, the client asks for
@@ -152,20 +153,25 @@ def schedule(seed: int) -> list[Fault]:
 
 @dataclass
 class Reconciling:
-    """The worker's comparison of ids, beside its activities."""
+    """The worker's comparison of ids and its looks at what gateways report, beside its
+    activities."""
 
     loop: NetworkedLoop
 
     def run(self, process: Process, services: WorkerServices) -> None:
-        reconciler = identity.IdentityReconciler(
-            services.control_plane,
-            TopicIdentity(services.cluster, 2_000),
+        plane, ids = services.control_plane, TopicIdentity(services.cluster, 2_000)
+        metrics = identity.IdentityMetrics(CollectorRegistry())
+        keeper = ReportKeeper(
+            plane,
+            ids,
             services.observer,
             TopicObserver(services.cluster, 2_000),
-            identity.IdentityMetrics(CollectorRegistry()),
+            metrics,
+            clock=self.loop.time,
             now=lambda: datetime.fromtimestamp(WALL_START_S + self.loop.time(), UTC),
         )
-        process.spawn(reconciler.run(), "identity")
+        process.spawn(identity.IdentityReconciler(plane, ids, metrics).run(), "identity")
+        process.spawn(keeper.run(), "reports")
 
 
 class Recreation(World):

@@ -201,6 +201,38 @@ class LiveTopic:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenBirth:
+    """A topic that is to be born diskless, and what is tracked under its name so far."""
+
+    name: str
+    wanted: bool
+    """A gateway waits for it. Of one that nobody waits for the next six are not known."""
+    partitions: int | None
+    timestamp_type: str
+    max_message_bytes: int
+    timestamp_before_max_ms: int | None
+    timestamp_after_max_ms: int | None
+    given_max_message_bytes: str | None
+    """As the client gave it; ``None``: it gave none."""
+    topic_key: int | None
+    """Of what is tracked under the name; ``None``: nothing is, nor are the next three."""
+    topic_id: UUID | None
+    kind: TrackingKind | None
+    status: TopicStatus | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedDeletion:
+    """A tracked topic that Kafka may have deleted."""
+
+    topic_id: UUID
+    name: str
+    reported_by: str
+    """The login role of the gateway."""
+    reported_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class Tombstone:
     """A deleted topic, or a creation that did not end (then without an id)."""
 

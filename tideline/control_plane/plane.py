@@ -31,12 +31,14 @@ from tideline.control_plane.model import (
     MigrationLimits,
     MigrationRequest,
     MigrationStatusChanges,
+    OpenBirth,
     OperatorAction,
     PartitionMigrationStatus,
     PlannedOutcome,
     PlannedTopic,
     ReadinessLook,
     RejectedTopic,
+    ReportedDeletion,
     RequestState,
     StreamPlace,
     SuffixOffset,
@@ -308,6 +310,43 @@ class ControlPlane(Protocol):
 
     async def deleted_topics(self, within_ms: int, limit: int) -> list[Tombstone]:
         """The tombstones of the last ``within_ms``, newest first, at most ``limit``."""
+
+    # What gateways say of Kafka, until the worker has asked the brokers.
+
+    async def ask_birth(
+        self,
+        name: str,
+        partitions: int,
+        timestamp_type: str,
+        max_message_bytes: int,
+        timestamp_before_max_ms: int | None,
+        timestamp_after_max_ms: int | None,
+        given_max_message_bytes: str | None,
+    ) -> str | None:
+        """A topic is to be born diskless; repeats are one, until :meth:`withdraw_birth`. Answers
+        why the worker has refused it, once; ``None``: it has not. Raises ``InvalidInput``."""
+
+    async def withdraw_birth(self, name: str) -> None:
+        """The caller waits for it no more."""
+
+    async def open_births(self) -> list[OpenBirth]:
+        """Those that a gateway waits for, and those that were begun and nobody waits for."""
+
+    async def begin_birth(self, name: str) -> None:
+        """Track the name as :meth:`begin_tracking` does, as the first gateway has asked for it.
+        Raises ``UnknownTopic`` when none does."""
+
+    async def refuse_birth(self, name: str, why: str) -> None:
+        """Each gateway that waits for it is told why."""
+
+    async def report_deletion(self, topic_id: UUID) -> bool:
+        """Kafka may have deleted it. Whether no live topic has the id (any more)."""
+
+    async def open_deletions(self) -> list[ReportedDeletion]:
+        """Reports that are not settled, of topics that are not deleted."""
+
+    async def settle_deletion(self, topic_id: UUID) -> None:
+        """There is nothing to look for any more."""
 
     async def release_birth(self, topic_key: int, by: str, why: str) -> bool:
         """A creation that did not end lets go of its name. False when it has an id by now."""

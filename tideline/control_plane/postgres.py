@@ -57,12 +57,14 @@ from tideline.control_plane.model import (
     MigrationRequest,
     MigrationStatusChanges,
     MovedHighWatermark,
+    OpenBirth,
     OperatorAction,
     PartitionMigrationStatus,
     PlannedOutcome,
     PlannedTopic,
     ReadinessLook,
     RejectedTopic,
+    ReportedDeletion,
     RequestState,
     SegmentCoordinates,
     StreamPlace,
@@ -95,6 +97,13 @@ from tideline.domain.topic_configs import CREATE_TIME, LOG_APPEND_TIME
 from tideline.domain.watched import Finding
 
 log = structlog.get_logger()
+
+
+def _text_or_none(scalar: Any) -> str | None:
+    return None if scalar is None else str(scalar)
+
+
+ASK_BIRTH = Function("ask_birth", value(_text_or_none))
 
 
 class PostgresControlPlane(ControlPlane):
@@ -284,6 +293,41 @@ class PostgresControlPlane(ControlPlane):
 
     async def deleted_topics(self, within_ms: int, limit: int) -> list[Tombstone]:
         return await self._call(Function("deleted_topics", rows(Tombstone)), within_ms, limit)
+
+    async def ask_birth(
+        self,
+        name: str,
+        partitions: int,
+        timestamp_type: str,
+        max_message_bytes: int,
+        timestamp_before_max_ms: int | None,
+        timestamp_after_max_ms: int | None,
+        given_max_message_bytes: str | None,
+    ) -> str | None:
+        limits = (timestamp_type, max_message_bytes, timestamp_before_max_ms)
+        more = (timestamp_after_max_ms, given_max_message_bytes)
+        return await self._call(ASK_BIRTH, name, partitions, *limits, *more)
+
+    async def withdraw_birth(self, name: str) -> None:
+        await self._call(Function("withdraw_birth", nothing), name)
+
+    async def open_births(self) -> list[OpenBirth]:
+        return await self._call(Function("open_births", rows(OpenBirth)))
+
+    async def begin_birth(self, name: str) -> None:
+        await self._call(Function("begin_birth", nothing), name)
+
+    async def refuse_birth(self, name: str, why: str) -> None:
+        await self._call(Function("refuse_birth", nothing), name, why)
+
+    async def report_deletion(self, topic_id: UUID) -> bool:
+        return await self._call(Function("report_deletion", value(bool)), topic_id)
+
+    async def open_deletions(self) -> list[ReportedDeletion]:
+        return await self._call(Function("open_deletions", rows(ReportedDeletion)))
+
+    async def settle_deletion(self, topic_id: UUID) -> None:
+        await self._call(Function("settle_deletion", nothing), topic_id)
 
     async def release_birth(self, topic_key: int, by: str, why: str) -> bool:
         return await self._call(Function("release_birth", value(bool)), topic_key, by, why)

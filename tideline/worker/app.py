@@ -50,6 +50,7 @@ from tideline.worker.metrics import (
     keep_tiering_metrics,
 )
 from tideline.worker.replicas import ReplicaWatch
+from tideline.worker.reports import ReportKeeper
 from tideline.worker.requests import RequestDispatcher
 from tideline.worker.watches import KafkaWatch
 from workflows.partition_migration import PartitionCrossing, PartitionMigration
@@ -122,6 +123,7 @@ async def _start(settings: WorkerSettings, health: Health, stack: AsyncExitStack
         partial(temporal.outcome_of, client),
         partial(temporal.running_topics, client),
     )
+    identity, found = TopicIdentity(services.cluster), IdentityMetrics()
     keeper = HistoryKeeper(
         plane, store, settings, history, position_s=settings.history_position_ms / 1000
     )
@@ -134,7 +136,8 @@ async def _start(settings: WorkerSettings, health: Health, stack: AsyncExitStack
         ("coverage-metrics", keep_coverage_metrics(settings)),
         ("tiering-metrics", keep_tiering_metrics(settings)),
         ("gc-metrics", keep_gc_metrics(settings)),
-        ("topic-identity", _reconciler(services).run()),
+        ("topic-identity", IdentityReconciler(plane, identity, found).run()),
+        ("reports", _reports(services, identity, found).run()),
         ("kafka-watch", KafkaWatch(services).run()),
         ("attendance", _attendance(services, client).run()),
         ("replicas", _replicas(services).run()),
@@ -158,13 +161,11 @@ def _replicas(services: WorkerServices) -> ReplicaWatch:
     return ReplicaWatch(keeper, settings.replicas_moved_at_once)
 
 
-def _reconciler(services: WorkerServices) -> IdentityReconciler:
-    return IdentityReconciler(
-        services.control_plane,
-        TopicIdentity(services.cluster),
-        services.observer,
-        services.topics,
-        IdentityMetrics(),
+def _reports(
+    services: WorkerServices, identity: TopicIdentity, metrics: IdentityMetrics
+) -> ReportKeeper:
+    return ReportKeeper(
+        services.control_plane, identity, services.observer, services.topics, metrics
     )
 
 

@@ -10,25 +10,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from collections.abc import Awaitable, Callable, Mapping
 from uuid import UUID
 
 import structlog
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge
 
 from tideline.control_plane import ControlPlane
-from tideline.control_plane.errors import ControlPlaneUnavailable, TrackingIncomplete
-from tideline.control_plane.model import LiveTopic, TopicStatus, TrackingKind
-from tideline.domain.topic_configs import MAX_MESSAGE_BYTES, SEAL_BYTES
+from tideline.control_plane.errors import ControlPlaneUnavailable
+from tideline.control_plane.model import LiveTopic
 from tideline.errors import TidelineError
-from tideline.kafka.observer import KafkaObserver
 from tideline.kafka.topic_identity import Look, TopicIdentity
-from tideline.kafka.topic_observer import TopicObserver
 
 EVERY_S = 60.0
-BIRTH_PATIENCE = timedelta(minutes=10)
-"""How long a creation may be under way; Kafka clients give up after one or two."""
 RECONCILER = "the worker's reconciler"
 
 log = structlog.get_logger()
@@ -72,17 +66,11 @@ class IdentityReconciler:
         self,
         plane: ControlPlane,
         identity: TopicIdentity,
-        observer: KafkaObserver,
-        topics: TopicObserver,
         metrics: IdentityMetrics,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        self._plane, self._identity = plane, identity
-        self._observer, self._topics = observer, topics
-        self._metrics, self._now = metrics, now
+        self._plane, self._identity, self._metrics = plane, identity, metrics
         self._missed: Mapping[UUID, Look] = {}
         """By the last whole look."""
-        self._unborn: frozenset[int] = frozenset()
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -98,8 +86,7 @@ class IdentityReconciler:
         :class:`TidelineError` when there was none; what was missed before is then still known."""
         live = await self._plane.live_topics()
         known = {topic.topic_id: topic for topic in live if topic.topic_id is not None}
-        overdue = [t for t in live if t.topic_id is None and self._is_overdue(t)]
-        look = await self._identity.look(known, [t.name for t in overdue])
+        look = await self._identity.look(known)
         missed = known.keys() - look.present
         self._metrics.looked(len(missed))
         twice = missed & self._missed.keys()
@@ -114,9 +101,6 @@ class IdentityReconciler:
         for topic_id in twice:
             topic = known[topic_id]
             await _alone(topic, self._bury(topic, topic_id, before[topic_id], look))
-        await self._settle_births(overdue, look)
-        for topic in live:
-            await _alone(topic, self._activate(topic))
 
     async def _bury(self, topic: LiveTopic, topic_id: UUID, first: Look, second: Look) -> None:
         why = (
@@ -126,52 +110,6 @@ class IdentityReconciler:
         await self._plane.delete_topic(topic_id, RECONCILER, why)
         self._metrics.buried.inc()
         log.error("identity.topic_buried", topic=topic.name, topic_id=str(topic_id), why=why)
-
-    def _is_overdue(self, birth: LiveTopic) -> bool:
-        return self._now() - birth.created_at > BIRTH_PATIENCE
-
-    async def _settle_births(self, births: Iterable[LiveTopic], look: Look) -> None:
-        """A gateway that died during a creation left the name tracked without an id: it is served
-        by nobody. Completed if the topic is there as it was to be made, else released."""
-        before, self._unborn = self._unborn, frozenset[int]()
-        for birth in births:
-            seen = birth.topic_key in before
-            await _alone(birth, self._settle_birth(birth, look.under[birth.name], seen))
-
-    async def _settle_birth(self, birth: LiveTopic, ids: frozenset[UUID], was_unborn: bool) -> None:
-        if len(ids) == 1 and await self._is_sealed(birth.name):
-            await self._complete(birth, *ids)
-        elif len(ids) <= 1:
-            self._unborn |= {birth.topic_key}
-            if was_unborn:
-                why = "its creation did not end, and Kafka has no topic that was made for it"
-                if await self._plane.release_birth(birth.topic_key, RECONCILER, why):
-                    self._metrics.buried.inc()
-                    log.error("identity.birth_released", topic=birth.name, why=why)
-
-    async def _is_sealed(self, name: str) -> bool:
-        limit = (await self._topics.configs(name)).get(MAX_MESSAGE_BYTES)
-        return limit is not None and limit.own and limit.value == SEAL_BYTES
-
-    async def _complete(self, birth: LiveTopic, topic_id: UUID) -> None:
-        layout = await self._observer.topic(birth.name)
-        tracked = await self._plane.tracked_topic(birth.name)
-        if layout is None or layout.topic_id != topic_id or tracked is None:
-            return
-        wanted = str(tracked.max_message_bytes)
-        await self._plane.complete_creation(birth.name, topic_id, len(layout.partitions))
-        await self._plane.override_config(topic_id, MAX_MESSAGE_BYTES, SEAL_BYTES, wanted)
-        log.warning("identity.birth_completed", topic=birth.name, topic_id=str(topic_id))
-
-    async def _activate(self, topic: LiveTopic) -> None:
-        """A topic that was born is hidden until every gateway knows its id; who made it may be
-        gone by then."""
-        born = topic.kind is TrackingKind.BORN_DISKLESS and topic.topic_id is not None
-        if born and topic.status is TopicStatus.TRACKING and self._is_overdue(topic):
-            try:
-                await self._plane.activate_topic(topic.name)
-            except TrackingIncomplete as error:
-                log.warning("identity.birth_waits", topic=topic.name, why=str(error))
 
 
 async def _alone(topic: LiveTopic, work: Awaitable[None]) -> None:

@@ -47,6 +47,7 @@ from kio.static.primitive import i8, i16, i32, i32Timedelta
 
 from tests.placed_plane import PlacedPlane
 from tests.support.waiting import within
+from tests.unit.gateway.fakes import until
 from tests.unit.gateway.gateway_under_test import Client, Gateway, gateway
 from tests.unit.gateway.tracked_bench import allowing
 from tests.unit.kafka.fake_broker import FakeBroker, api_versions
@@ -216,11 +217,15 @@ class AdminPlane(PlacedPlane):
     """The control plane in memory, beside two gateways that acknowledge a topic at once unless
     they are ``missing``. Notes what changes it; is ``away`` for so many changes first."""
 
+    has_worker = True
+
     def __init__(
         self, view: TrackingView | None = None, away: int = 0, missing: tuple[int, ...] = ()
     ) -> None:
         super().__init__(lambda: 1_000)
         self.said: list[tuple[Any, ...]] = []
+        self.asked: list[tuple[Any, ...]] = []
+        """The first birth."""
         self.away, self.missing, self.heard = away, missing, asyncio.Event()
         for n in (1, 2):
             self.gateways.register(
@@ -247,13 +252,31 @@ class AdminPlane(PlacedPlane):
 
         return call
 
-    async def begin_tracking(self, name: str, *how: Any, **named: Any) -> None:
-        await super().begin_tracking(name, *how, **named)
+    async def ask_birth(self, name: str, *how: Any, **named: Any) -> str | None:
+        """And what the worker does of it by then."""
+        refused = await super().ask_birth(name, *how, **named)
+        self.asked = self.asked or [(name, *how)]
+        if refused is None and self.has_worker:
+            await self.work(name)
+        return refused
+
+    async def work(self, name: str) -> None:
+        """The next step, where Kafka does as it was asked."""
+        topic = self.topics.live(name)
+        if topic is None:
+            await self.begin_birth(name)
+        elif topic.topic_id is None:
+            await self.complete_creation(name, CLASSIC_ID, 3)
+        elif 2 not in self.missing:
+            await self.activate_topic(name)
         self._acknowledge(name)
 
-    async def complete_creation(self, name: str, topic_id: UUID, partitions: int) -> None:
-        await super().complete_creation(name, topic_id, partitions)
-        self._acknowledge(name)
+    async def report_deletion(self, topic_id: UUID) -> bool:
+        """The worker buries it at once."""
+        await super().report_deletion(topic_id)
+        if self.has_worker:
+            await self.delete_topic(topic_id)
+        return await super().report_deletion(topic_id)
 
     def _acknowledge(self, name: str) -> None:
         for n in {1, 2} - set(self.missing):
@@ -261,13 +284,11 @@ class AdminPlane(PlacedPlane):
 
 
 CHANGES = {
-    "begin_tracking",
+    "begin_birth",
     "complete_creation",
     "activate_topic",
     "add_partitions",
-    "stop_tracking",
     "delete_topic",
-    "override_config",
     "update_user_config",
     "release_config",
     "request_migration",
@@ -688,13 +709,9 @@ async def test_a_topic_is_tracked_everywhere_before_kafka_creates_it_sealed() ->
     ):
         answer = await ask(g, born("new", 5))
     assert answer.topics[0].error_code is ErrorCode.none
-    assert [call[0] for call in plane.said] == [
-        "begin_tracking",
-        "complete_creation",
-        "override_config",
-        "activate_topic",
-    ]
-    assert plane.said[2] == ("override_config", CLASSIC_ID, "max.message.bytes", "78", "2000")
+    said = [call[0] for call in plane.said]
+    assert said == ["begin_birth", "complete_creation", "activate_topic"]
+    assert plane.asked == [("new", 3, "CreateTime", 2000, None, None, "2000")]
     validated, made = kafka.asked
     assert validated.validate_only
     configs = {c.name: c.value for c in made.topics[0].configs}
@@ -758,7 +775,38 @@ async def test_what_kafka_refuses_is_let_go_of() -> None:
     ):
         answer = await ask(g, born("new", 5))
     assert answer.topics[0].error_code is ErrorCode.policy_violation
-    assert [call[0] for call in plane.said] == ["begin_tracking", "stop_tracking"]
+    assert [call[0] for call in plane.said] == ["begin_birth"]
+    await until(lambda: not plane.reports.births)
+
+
+async def test_a_creation_waits_for_the_worker_and_says_so() -> None:
+    plane = AdminPlane()
+    plane.has_worker = False
+    kafka = Kafka(CreateTopicsRequest=created())
+    async with FakeBroker(kafka) as broker, gateway(broker, admin(plane=plane)) as g:
+        answer = await ask(g, born("new", 0.3))
+    (result,) = answer.topics
+    assert result.error_code is ErrorCode.request_timed_out
+    assert "the worker did not answer" in result.error_message
+    assert all(request.validate_only for request in kafka.asked)
+    await until(lambda: not plane.reports.births)
+
+
+async def test_what_the_worker_refuses_is_told_and_kafka_creates_nothing() -> None:
+    plane = AdminPlane()
+    plane.has_worker = False
+    kafka = Kafka(CreateTopicsRequest=created())
+    async with FakeBroker(kafka) as broker, gateway(broker, admin(plane=plane)) as g:
+        asking = asyncio.ensure_future(ask(g, born("new", 5)))
+        await until(lambda: "new" in plane.reports.births)
+        await plane.refuse_birth("new", "Kafka has a topic new whose log takes records")
+        answer = await asking
+    (result,) = answer.topics
+    assert (result.error_code, "takes records" in result.error_message) == (
+        ErrorCode.invalid_request,
+        True,
+    )
+    assert all(request.validate_only for request in kafka.asked)
 
 
 # -- configs
@@ -1421,22 +1469,3 @@ async def test_who_wants_documentation_reads_what_became_of_the_request_to_migra
         assert "Last request" not in shown.get("diskless.migration.state", "")
         assert "ada" not in str(answer)
         assert "no S3" not in str(answer)
-
-
-class SharedName(AdminPlane):
-    """Another creation of the name, which this one has joined, is given up while Kafka creates."""
-
-    has_let_go = False
-
-    async def complete_creation(self, name: str, topic_id: UUID, partitions: int) -> None:
-        if not self.has_let_go:
-            self.has_let_go = True
-            await self.stop_tracking(name)
-        await super().complete_creation(name, topic_id, partitions)
-
-
-async def test_a_topic_that_kafka_has_created_sealed_is_tracked_whoever_gave_its_name_up() -> None:
-    kafka, plane = Kafka(CreateTopicsRequest=created()), SharedName()
-    async with FakeBroker(kafka) as broker, gateway(broker, admin(plane=plane)) as under_test:
-        await ask(under_test, born("new", 5))
-    assert await plane.tracked_topic("new") is not None

@@ -21,6 +21,7 @@ from tests.unit.gateway.test_admin_handlers import SECONDS
 from tests.unit.gateway.test_topic_deletion import creation
 from tests.unit.gateway.tracked_bench import TrackedBench
 from tests.unit.kafka.fake_cluster import FakeKafka, fake_kafka
+from tideline.background import cancel_and_wait
 from tideline.gateway.admin import tellings, topics
 from tideline.gateway.assembly import build_parts
 from tideline.gateway.context import ApiKey, ConnectionRegistry
@@ -28,7 +29,9 @@ from tideline.gateway.messages import key_fields, messages, topic_key
 from tideline.kafka import topic_identity
 from tideline.kafka.errors import KafkaUnavailable
 from tideline.kafka.topic_identity import TopicIdentity
+from tideline.worker import reports
 from tideline.worker.identity import IdentityMetrics, IdentityReconciler
+from tideline.worker.reports import ReportKeeper
 
 DELETION = delete.DeleteTopicsRequest(
     topics=(delete.DeleteTopicState(name=TopicName(TOPIC), topic_id=None),), timeout=SECONDS
@@ -43,6 +46,9 @@ LEAVES = (
 CREATIONS = ("through the gateway", "past the gateways")
 PRODUCERS = (3, 7, 9, 12, 13)
 """Versions of Produce: by name up to 12 (librdkafka, Java before 4.1), by id from 13 on."""
+
+
+METRICS = IdentityMetrics(CollectorRegistry())
 
 
 class Bench(TrackedBench):
@@ -171,15 +177,13 @@ class Bench(TrackedBench):
     @property
     def reconciler(self) -> IdentityReconciler:
         if not hasattr(self, "_reconciler"):
-            nothing: Any = None
-            self._reconciler = IdentityReconciler(
-                self.plane,
-                TopicIdentity(self.cluster),
-                nothing,
-                nothing,
-                IdentityMetrics(CollectorRegistry()),
-            )
+            self._reconciler = IdentityReconciler(self.plane, TopicIdentity(self.cluster), METRICS)
         return self._reconciler
+
+    def reports(self) -> ReportKeeper:
+        """The worker's look at what gateways report."""
+        nothing: Any = None
+        return ReportKeeper(self.plane, TopicIdentity(self.cluster), nothing, nothing, METRICS)
 
 
 @pytest.fixture
@@ -188,12 +192,15 @@ async def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     monkeypatch.setattr(topics, "LOOK_EVERY_S", 0.01)
     monkeypatch.setattr(tellings, "LONGEST_PAUSE_S", 0.05)
     monkeypatch.setattr(tellings, "ANSWER_WAITS_S", 0.1)
+    monkeypatch.setattr(reports, "EVERY_S", 0.01)
     async with fake_kafka(2) as kafka, kafka.client() as cluster:
         made = Bench(tmp_path, kafka, cluster)
         await made.lease()
         kafka.controller.create(TOPIC, TOPIC_ID)
         made.show(tracked_row(boundary=0, boundary_epoch=0))
+        looking = asyncio.ensure_future(made.reports().run())
         yield made
+        await cancel_and_wait(looking)
         made.plane.down = False
         await made.close()
 

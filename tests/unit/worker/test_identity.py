@@ -3,38 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from typing import Any
+from dataclasses import dataclass
 from uuid import UUID
 
 import pytest
-from kio.schema.errors import ErrorCode
 from prometheus_client import CollectorRegistry
 
 from tests.unit.kafka.fake_cluster import FakeKafka, fake_kafka
 from tideline.control_plane.memory import MemoryControlPlane
-from tideline.control_plane.model import GatewayRegistration, TopicStatus, TrackingKind
+from tideline.control_plane.model import TrackingKind
 from tideline.kafka import topic_identity
-from tideline.kafka.errors import KafkaError, KafkaUnavailable
-from tideline.kafka.observer import KafkaObserver
+from tideline.kafka.errors import KafkaUnavailable
 from tideline.kafka.topic_identity import TopicIdentity
-from tideline.kafka.topic_observer import ConfigEntry
 from tideline.worker.identity import RECONCILER, IdentityMetrics, IdentityReconciler
 
 HOUR_MS = 3_600_000
-
-
-@dataclass
-class Configs:
-    """What DescribeConfigs says, by topic."""
-
-    sealed: set[str] = field(default_factory=set)
-
-    async def configs(self, topic: str) -> dict[str, ConfigEntry]:
-        if topic not in self.sealed:
-            raise KafkaError(ErrorCode.unknown_topic_or_partition, topic)
-        return {"max.message.bytes": ConfigEntry("78", own=True)}
 
 
 @dataclass
@@ -43,8 +26,6 @@ class Bench:
     plane: MemoryControlPlane
     reconciler: IdentityReconciler
     registry: CollectorRegistry
-    configs: Configs
-    clock: list[int]
 
     async def track(self, name: str, topic_id: UUID | None) -> None:
         kind = TrackingKind.BORN_DISKLESS if topic_id is None else TrackingKind.MIGRATED
@@ -56,9 +37,6 @@ class Bench:
     def gone(self) -> float | None:
         return self.registry.get_sample_value("inkless_identity_topics_gone")
 
-    def pass_minutes(self, minutes: int) -> None:
-        self.clock[0] += minutes * 60_000
-
 
 @pytest.fixture
 async def bench(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
@@ -66,17 +44,13 @@ async def bench(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
     clock = [1_000_000]
     plane = MemoryControlPlane(lambda: clock[0])
     registry = CollectorRegistry()
-    configs: Any = Configs()
     async with fake_kafka() as kafka, kafka.client() as cluster:
         reconciler = IdentityReconciler(
             plane,
             TopicIdentity(cluster),
-            KafkaObserver(cluster),
-            configs,
             IdentityMetrics(registry),
-            lambda: datetime.fromtimestamp(clock[0] / 1000, UTC),
         )
-        yield Bench(kafka, plane, reconciler, registry, configs, clock)
+        yield Bench(kafka, plane, reconciler, registry)
 
 
 async def test_a_topic_deleted_past_the_gateways_is_buried_at_the_second_look(bench: Bench) -> None:
@@ -140,59 +114,3 @@ async def test_a_look_that_was_none_does_not_count_as_the_second(bench: Bench) -
     bench.kafka.nodes[2].frozen_at = None
     await bench.reconciler.reconcile()
     assert await bench.tombstones() == [("orders", RECONCILER)]
-
-
-async def test_a_creation_that_died_lets_go_of_its_name(bench: Bench) -> None:
-    await bench.track("new", None)
-    for _ in range(3):
-        await bench.reconciler.reconcile()
-    assert await bench.tombstones() == [], "it may still be under way"
-    bench.pass_minutes(11)
-    await bench.reconciler.reconcile()
-    assert await bench.tombstones() == []
-    await bench.reconciler.reconcile()
-    assert await bench.tombstones() == [("new", RECONCILER)]
-
-
-async def test_a_creation_that_died_after_kafka_had_done_it_is_completed_and_becomes_active(
-    bench: Bench,
-) -> None:
-    bench.plane.gateways.register(
-        GatewayRegistration(1, 1, UUID(int=1), "active", 1, 3000, "h:1", "1", datetime.now(UTC))
-    )
-    await bench.track("new", None)
-    topic_id = bench.kafka.controller.create("new")
-    bench.configs.sealed.add("new")
-    bench.pass_minutes(11)
-    await bench.reconciler.reconcile()
-    (live,) = await bench.plane.live_topics()
-    assert (live.topic_id, live.status) == (topic_id, TopicStatus.TRACKING)
-    overrides = await bench.plane.config_overrides_of(topic_id)
-    assert overrides["max.message.bytes"].user_value == "2000"
-    await bench.reconciler.reconcile()
-    await bench.plane.acknowledge_tracking(1, UUID(int=1), "new")
-    await bench.reconciler.reconcile()
-    (live,) = await bench.plane.live_topics()
-    assert live.status is TopicStatus.ACTIVE
-
-
-async def test_what_is_refused_of_one_topic_holds_up_no_other(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bench.plane.gateways.register(
-        GatewayRegistration(1, 1, UUID(int=1), "active", 1, 3000, "h:1", "1", datetime.now(UTC))
-    )
-    for name in ("first", "second"):
-        await bench.track(name, None)
-        bench.kafka.controller.create(name)
-    bench.configs.sealed.add("second")  # of the first Kafka says another error
-    await bench.plane.begin_tracking(
-        "born", UUID(int=9), TrackingKind.BORN_DISKLESS, 1, "CreateTime", 2_000
-    )
-    await bench.plane.acknowledge_tracking(1, UUID(int=1), "born")
-    bench.pass_minutes(11)
-    await bench.reconciler.reconcile()
-    states = {t.name: (t.topic_id is not None, t.status) for t in await bench.plane.live_topics()}
-    assert states["first"] == (False, TopicStatus.TRACKING)
-    assert states["second"] == (True, TopicStatus.TRACKING)
-    assert states["born"] == (True, TopicStatus.ACTIVE)

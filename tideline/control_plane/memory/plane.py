@@ -30,6 +30,7 @@ from tideline.control_plane.memory.operators import Operators
 from tideline.control_plane.memory.partition import Partition
 from tideline.control_plane.memory.places import Places
 from tideline.control_plane.memory.progress import Progress
+from tideline.control_plane.memory.reports import GATEWAY, Reports
 from tideline.control_plane.memory.suffix import FIND_LIMIT_IN_ALL
 from tideline.control_plane.memory.topics import Topics
 from tideline.control_plane.memory.verdicts import Verdicts
@@ -53,6 +54,7 @@ from tideline.control_plane.model import (
     MigrationLimits,
     MigrationRequest,
     MigrationStatusChanges,
+    OpenBirth,
     OperatorAction,
     PartitionMigrationStatus,
     PhaseRecord,
@@ -60,6 +62,7 @@ from tideline.control_plane.model import (
     PlannedTopic,
     ReadinessLook,
     RejectedTopic,
+    ReportedDeletion,
     RequestState,
     StreamPlace,
     SuffixOffset,
@@ -118,6 +121,7 @@ class MemoryControlPlane(ControlPlane):
         self.verdicts = Verdicts()
         self.places = Places(now_ms)
         self.topics = Topics()
+        self.reports = Reports(self._now)
         self.files = WalFiles()
         self.operators = Operators()
         self.expiry_ran_at: int | None = None
@@ -387,6 +391,58 @@ class MemoryControlPlane(ControlPlane):
 
     async def deleted_topics(self, within_ms: int, limit: int) -> list[Tombstone]:
         return self.topics.tombstones(self._now(), within_ms, limit)
+
+    async def ask_birth(
+        self,
+        name: str,
+        partitions: int,
+        timestamp_type: str,
+        max_message_bytes: int,
+        timestamp_before_max_ms: int | None,
+        timestamp_after_max_ms: int | None,
+        given_max_message_bytes: str | None,
+    ) -> str | None:
+        limits = (timestamp_type, max_message_bytes, timestamp_before_max_ms)
+        return self.reports.ask(
+            name, partitions, *limits, timestamp_after_max_ms, given_max_message_bytes
+        )
+
+    async def withdraw_birth(self, name: str) -> None:
+        self.reports.births.pop(name, None)
+
+    async def open_births(self) -> list[OpenBirth]:
+        return self.reports.open_births(self.topics.all_live(), self.topics.live)
+
+    async def begin_birth(self, name: str) -> None:
+        asked = self.reports.asked(name)
+        await self.begin_tracking(
+            name,
+            None,
+            TrackingKind.BORN_DISKLESS,
+            asked.partitions,
+            asked.timestamp_type,
+            asked.max_message_bytes,
+        )
+
+    async def refuse_birth(self, name: str, why: str) -> None:
+        self.reports.refuse(name, why)
+
+    async def report_deletion(self, topic_id: UUID) -> bool:
+        topic = self.topics.by_id(topic_id)
+        if topic is None or topic.status is TopicStatus.DELETED:
+            return True
+        self.reports.deletions.setdefault(topic_id, self._now())
+        return False
+
+    async def open_deletions(self) -> list[ReportedDeletion]:
+        return [
+            ReportedDeletion(topic_id, topic.name, GATEWAY, at)
+            for topic_id, at in self.reports.deletions.items()
+            if (topic := self.topics.known_id(topic_id)).status is not TopicStatus.DELETED
+        ]
+
+    async def settle_deletion(self, topic_id: UUID) -> None:
+        self.reports.deletions.pop(topic_id, None)
 
     async def release_birth(self, topic_key: int, by: str, why: str) -> bool:
         topic = self.topics.birth(topic_key)

@@ -2,13 +2,15 @@
 
 Every gateway tracks the name before the topic exists, so that no record can reach its classic
 log; that log is sealed from its first moment (``max.message.bytes``). Kafka is asked first
-whether it would create the topic at all, so that a refusal changes nothing.
+whether it would create the topic at all, so that a refusal changes nothing. Here it is asked for
+and created; the worker begins the birth and ends it (``tideline/worker/reports.py``), because it
+asks Kafka whether no record of any topic would be lost by B0 = 0.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from typing import Any, cast
@@ -27,8 +29,8 @@ from kio.schema.types import TopicName
 from kio.static.primitive import i16, i32Timedelta
 
 from tideline.control_plane import ControlPlane
-from tideline.control_plane.errors import ControlPlaneUnavailable, UnknownTopic
-from tideline.control_plane.model import TopicStatus, TrackingKind
+from tideline.control_plane.errors import ControlPlaneUnavailable
+from tideline.control_plane.model import TopicStatus, TrackedTopic, TrackingKind
 from tideline.domain.admin_trigger import (
     DISKLESS_ENABLE,
     MARK,
@@ -51,7 +53,7 @@ from tideline.domain.topic_configs import (
 from tideline.errors import RefusedError, UnreachableError
 from tideline.gateway.admin.placing import PlacementRefused, ReplicaPlacing
 from tideline.gateway.admin.tellings import Tellings
-from tideline.gateway.admin.topics import kafka_topic
+from tideline.gateway.admin.topics import until_buried
 from tideline.gateway.context import ApiKey, RequestContext, Rule, Rules, always
 from tideline.gateway.messages import NO_CONTROL_PLANE, build, nested, no_throttle
 from tideline.gateway.tracking.view import TrackingView
@@ -59,17 +61,18 @@ from tideline.kafka.client import KafkaCluster
 from tideline.kafka.errors import KafkaUnavailable
 from tideline.kafka.protocol import response_class
 from tideline.kafka.topic_identity import Presence, TopicIdentity
-from tideline.kafka.topic_observer import TopicObserver
 
 NO_RIGHT = frozenset({ErrorCode.topic_authorization_failed, ErrorCode.cluster_authorization_failed})
 BARRIER_POLL_S = 0.02
 LOOKS_AT_VIEW = 50
 """How often, so far apart, an answer waits for this gateway's own view: a second."""
 LONGEST_CREATION_S = 120.0
-"""Whatever timeout the client names: the creation goes on when it leaves, and the worker's
-reconciler settles one that has not ended within ten minutes (``BIRTH_PATIENCE``)."""
-LOOKS, LOOK_AGAIN_S = 3, 1.0
-"""How often a topic is looked for before its creation counts as failed."""
+"""Whatever timeout the client names: the creation goes on when it leaves. The worker settles one
+that no gateway has waited for within ten minutes."""
+BURIAL_S = 5.0
+"""How long a creation waits until the worker has buried a dead topic of the name."""
+Birth = tuple[str, int, str, int, int | None, int | None, str | None]
+"""What :meth:`tideline.control_plane.ControlPlane.ask_birth` takes."""
 
 log = structlog.get_logger()
 
@@ -175,11 +178,12 @@ class CreateTopicsHandler:
         found = await TopicIdentity(self.cluster).find(topic.topic_id)
         try:
             if found.presence is Presence.GONE:
-                await self.control_plane.delete_topic(topic.topic_id, "gateway", found.why)
+                await asyncio.wait_for(until_buried(self.control_plane, topic.topic_id), BURIAL_S)
             elif found.presence is Presence.UNKNOWN:
                 raise KafkaUnavailable(found.why)
-        except UnreachableError as error:
-            log.warning("creation.not_decided", topic=name, why=str(error))
+        except (UnreachableError, TimeoutError) as error:
+            why = str(error) or "the worker does not say"
+            log.warning("creation.not_decided", topic=name, why=why)
             raise CreationRefused(
                 ErrorCode.request_timed_out,
                 f"a topic {name} with id {topic.topic_id} is tracked, and whether it is gone "
@@ -237,10 +241,9 @@ class _Creation:
         self, configs: dict[str, str | None], would: CreatableTopicResult
     ) -> CreatableTopicResult:
         effective = {config.name: config.value for config in would.configs or ()} | configs
-        plane = self.handler.control_plane
-        user_limit = configs.get(MAX_MESSAGE_BYTES)
-        await self._begin(None, max(int(would.num_partitions), 1), effective)
+        birth = _birth(self.name, int(would.num_partitions), configs, effective)
         try:
+            await self._asked(birth, lambda topic: topic.status is TopicStatus.TRACKING)
             await self._barrier()
             self.waits_for = "Kafka"
             sealed = tuple(c for c in self.topic.configs if c.name != MAX_MESSAGE_BYTES)
@@ -248,69 +251,31 @@ class _Creation:
             created = await self._ask_kafka(replace(self.topic, configs=(*sealed, seal)))
             if created.error_code is ErrorCode.topic_already_exists:
                 await self._finish_earlier()
-                return created
             if created.error_code is not ErrorCode.none:
-                await plane.stop_tracking(self.name)
                 return created
-        except BaseException:
-            # Whether Kafka created it is unknown: look, then finish it or let go of the name.
-            await self.handler.tellings.tell_and_wait(
-                f"creation of {self.name} failed", self._settle
+            await self._asked(birth, lambda topic: _is_made(topic, created.topic_id))
+        finally:
+            # Whether Kafka has created it, where that is unknown, the worker finds out: it finishes
+            # the birth or lets go of the name.
+            self.handler.tellings.tell(
+                f"nobody waits for {self.name}",
+                lambda: self.handler.control_plane.withdraw_birth(self.name),
             )
-            raise
-        topic_id, partitions = created.topic_id, int(created.num_partitions)
-        if topic_id is None or partitions < 1:
-            found = await kafka_topic(self.handler.cluster, self.name)
-            if found is None:
-                raise CreationRefused(
-                    ErrorCode.request_timed_out, f"topic {self.name} is not there yet"
-                )
-            topic_id, partitions = found
-        await self._complete(topic_id, partitions, user_limit, effective)
         await self._until_seen()
         return created
 
-    async def _begin(
-        self, topic_id: UUID | None, partitions: int, configs: Mapping[str, str | None]
-    ) -> None:
-        await self.handler.control_plane.begin_tracking(
-            self.name,
-            topic_id,
-            kind=TrackingKind.BORN_DISKLESS,
-            partitions=partitions,
-            timestamp_type=configs.get(TIMESTAMP_TYPE) or CREATE_TIME,
-            max_message_bytes=int(configs.get(MAX_MESSAGE_BYTES) or DEFAULT_MAX_MESSAGE_BYTES),
-        )
-
-    async def _complete(
-        self,
-        topic_id: UUID,
-        partitions: int,
-        user_limit: str | None,
-        configs: Mapping[str, str | None],
-    ) -> None:
+    async def _asked(self, birth: Birth, is_reached: Callable[[TrackedTopic], bool]) -> None:
+        """Ask the worker for the birth until it is so far. Raises :class:`CreationRefused`."""
         plane = self.handler.control_plane
-        try:
-            await plane.complete_creation(self.name, topic_id, partitions)
-        except UnknownTopic:
-            # Another creation of the name, which this one had joined, was given up and let go of
-            # it. The topic is there and its log is sealed: nobody else could serve it.
-            await self._begin(topic_id, partitions, configs)
-        bounds = limits_of(configs, (TIMESTAMP_BEFORE_MAX_MS, TIMESTAMP_AFTER_MAX_MS))
-        if bounds:
-            await plane.update_topic_limits(topic_id, **cast(dict[str, Any], bounds))
-        await plane.override_config(topic_id, MAX_MESSAGE_BYTES, SEAL_BYTES, user_limit)
-        try:
-            await self._activate()
-        except BaseException:
-            # It exists and stays hidden until every gateway knows its id, with or without us.
-            self.handler.tellings.tell(f"{self.name} ({topic_id}) is born", self._activate)
-            raise
-
-    async def _activate(self) -> None:
-        """Every gateway knows the topic by its id; from then on clients may."""
-        await self._barrier()
-        await self.handler.control_plane.activate_topic(self.name)
+        self.waits_for = "the worker"
+        while True:
+            if (why := await plane.ask_birth(*birth)) is not None:
+                raise CreationRefused(ErrorCode.invalid_request, why)
+            tracked = await plane.tracked_topic(self.name)
+            born = tracked is not None and tracked.kind is TrackingKind.BORN_DISKLESS
+            if tracked is not None and born and is_reached(tracked):
+                return
+            await asyncio.sleep(BARRIER_POLL_S)
 
     async def _until_seen(self) -> None:
         """What the client does next at this gateway finds the topic as it was made."""
@@ -335,41 +300,15 @@ class _Creation:
 
     async def _finish_earlier(self) -> None:
         """A creation that did not hear Kafka's answer, or one at another gateway meanwhile, left
-        the name tracked without an id, or not active yet: complete it."""
-        tracked = await self.handler.control_plane.tracked_topic(self.name)
-        if tracked is None or tracked.kind is not TrackingKind.BORN_DISKLESS:
-            return
-        if tracked.topic_id is None:
-            await self._settle()
-        elif tracked.status is TopicStatus.TRACKING:
-            await self._activate()
-
-    async def _settle(self) -> None:
+        the name tracked without an id, or not active yet: the worker completes it."""
         plane = self.handler.control_plane
-        tracked = await plane.tracked_topic(self.name)
-        if tracked is None or tracked.topic_id is not None:
-            return
-        found = await self._look_for_it()
-        if found is not None and await self._is_sealed():
-            configs = {config.name: config.value for config in self.topic.configs}
-            await self._complete(*found, configs.get(MAX_MESSAGE_BYTES), configs)
-        else:
-            await plane.stop_tracking(self.name)
-
-    async def _look_for_it(self) -> tuple[UUID, int] | None:
-        """The topic in Kafka; a creation that is still under way there is waited for."""
-        for _ in range(LOOKS):
-            found = await kafka_topic(self.handler.cluster, self.name)
-            if found is not None:
-                return found
-            await asyncio.sleep(LOOK_AGAIN_S)
-        return None
-
-    async def _is_sealed(self) -> bool:
-        """Whether the topic that Kafka has was made for this, and is not a classic one."""
-        found = await TopicObserver(self.handler.cluster).configs(self.name)
-        limit = found.get(MAX_MESSAGE_BYTES)
-        return limit is not None and limit.own and limit.value == SEAL_BYTES
+        self.waits_for = "the worker"
+        while True:
+            tracked = await plane.tracked_topic(self.name)
+            born = tracked is not None and tracked.kind is TrackingKind.BORN_DISKLESS
+            if tracked is None or not born or tracked.status is not TopicStatus.TRACKING:
+                return
+            await asyncio.sleep(BARRIER_POLL_S)
 
     async def _ask_kafka(
         self, topic: CreatableTopic, *, validate_only: bool = False
@@ -380,6 +319,30 @@ class _Creation:
         answer = cast(CreateTopicsResponse, await self.ctx.forward_message(request))
         (result,) = answer.topics
         return result
+
+
+def _is_made(topic: TrackedTopic, topic_id: UUID | None) -> bool:
+    """The topic that Kafka has made, if it said which; every gateway knows it."""
+    return topic.status is TopicStatus.ACTIVE and topic_id in (None, topic.topic_id)
+
+
+def _birth(
+    name: str,
+    partitions: int,
+    given: Mapping[str, str | None],
+    effective: Mapping[str, str | None],
+) -> Birth:
+    """As ``ask_birth`` takes it."""
+    bounds = limits_of(effective, (TIMESTAMP_BEFORE_MAX_MS, TIMESTAMP_AFTER_MAX_MS))
+    return (
+        name,
+        max(partitions, 1),
+        effective.get(TIMESTAMP_TYPE) or CREATE_TIME,
+        int(effective.get(MAX_MESSAGE_BYTES) or DEFAULT_MAX_MESSAGE_BYTES),
+        cast(int | None, bounds.get("timestamp_before_max_ms")),
+        cast(int | None, bounds.get("timestamp_after_max_ms")),
+        given.get(MAX_MESSAGE_BYTES),
+    )
 
 
 def _split(topic: Any) -> tuple[bool, Any]:

@@ -26,7 +26,7 @@ from tideline.domain.migration import UNDEFINED_OFFSET
 from tideline.domain.request_handling import KafkaErrorCode
 from tideline.errors import TidelineError, UnreachableError
 from tideline.gateway.admin.placing import PlacementRefused, ReplicaPlacing
-from tideline.gateway.admin.tellings import Tellings
+from tideline.gateway.admin.tellings import LONGEST_PAUSE_S, Tellings
 from tideline.gateway.context import ApiKey, RequestContext, Rule, Rules
 from tideline.gateway.messages import NO_CONTROL_PLANE, build, nested, no_throttle
 from tideline.gateway.rights import Judged, TopicRights
@@ -41,6 +41,7 @@ SETTLED_S = 15.0
 """How long after a lost answer Kafka may still do what it was asked; from then on the worker's
 reconciler looks."""
 LOOK_EVERY_S = 1.0
+BURIED_POLL_S = 0.05
 METADATA_TIMEOUT_MS = 5_000
 GONE = frozenset({ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id})
 UNCLEAR = GONE | {ErrorCode.request_timed_out, ErrorCode.not_controller}
@@ -67,6 +68,15 @@ async def kafka_topic(cluster: KafkaCluster, name: str) -> tuple[UUID, int] | No
     if found.error_code is not ErrorCode.none or found.topic_id is None:
         raise KafkaUnavailable(f"metadata of topic {name!r}: {found.error_code.name.upper()}")
     return found.topic_id, len(found.partitions)
+
+
+async def until_buried(plane: ControlPlane, topic_id: UUID) -> None:
+    """Report that Kafka has deleted the topic, until the worker has seen so itself and has buried
+    it: a gateway's word alone buries nothing."""
+    pause = BURIED_POLL_S
+    while not await plane.report_deletion(topic_id):
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, LONGEST_PAUSE_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +171,7 @@ class TopicsHandler:
             if found.presence is Presence.UNKNOWN:
                 raise KafkaUnavailable(found.why)
             if found.presence is Presence.GONE:
-                await self.control_plane.delete_topic(topic_id, "gateway", found.why)
+                await until_buried(self.control_plane, topic_id)
                 return
             if loop.time() > deadline:
                 return
@@ -189,15 +199,15 @@ class TopicsHandler:
         topic_id = topic.topic_id
         log.info("tracked topic deleted", topic=topic.name, topic_id=str(topic_id))
         if topic_id is None:
-            # Not repeated: by name it could let go of a creation that begins meanwhile.
+            # Not repeated: by name it could withdraw a creation that begins meanwhile.
             try:
-                await self.control_plane.stop_tracking(topic.name)
+                await self.control_plane.withdraw_birth(topic.name)
             except TidelineError as error:
                 log.warning("birth.not_released", topic=topic.name, why=str(error))
         else:
             await self.tellings.tell_and_wait(
                 f"{topic.name} ({topic_id}) was deleted",
-                lambda: self.control_plane.delete_topic(topic_id),
+                lambda: until_buried(self.control_plane, topic_id),
             )
 
     async def create_partitions(self, ctx: RequestContext) -> bytes | None:
