@@ -21,7 +21,7 @@ from tests.contract.conftest import PostgresServer, a_server
 from tests.support.waiting import HANGS_S, exited, until
 from tideline.control_plane.migrate import apply, provision_roles
 from tideline.stack import Stack
-from tideline.stack.credentials import LOGIN_ROLES, SUPERUSER
+from tideline.stack.credentials import SUPERUSER, login_role
 from tideline.stack.endpoints import DATABASE, Endpoints
 from tideline.stack.errors import NotReadyError
 from tideline.stack.ports import LOOPBACK
@@ -45,7 +45,7 @@ class BothServers(Endpoints):
         return make_conninfo(
             host=",".join(LOOPBACK for _ in self.servers),
             port=",".join(str(server.port) for server in self.servers),
-            user=LOGIN_ROLES[role],
+            user=login_role(role),
             dbname=DATABASE,
             **tool,
         )
@@ -72,7 +72,7 @@ class TwoServers(Stack):
         return BothServers(**known, servers=self.servers)
 
     def environment(self, role: str) -> dict[str, str]:
-        dsn = self.endpoints.postgres_dsn(role.partition("-")[0])
+        dsn = self.endpoints.postgres_dsn(role)
         found = super().environment(role)
         return {
             name: dsn if name.endswith("POSTGRES_DSN") else value for name, value in found.items()
@@ -84,7 +84,7 @@ class TwoServers(Stack):
             admin.execute(f"CREATE DATABASE {DATABASE}".encode())
         dsn = self.endpoints.postgres_dsn(SUPERUSER)
         apply(dsn)
-        provision_roles(dsn, self._plan.credentials.login_passwords)
+        provision_roles(dsn, self._plan.credentials.login_passwords(brokers=1))
         with psycopg.connect(dsn, autocommit=True) as admin:
             cluster_id = self._plan.state.kafka_cluster_id
             why = "its brokers listen on loopback"

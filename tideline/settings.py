@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, SupportsIndex, TypeVar, get_args
@@ -623,8 +624,10 @@ class SchemaSettings(_Base):
     schema_postgres_dsn: ConnectionString = Field(
         description="libpq connection string of a role that may create roles and a schema"
     )
-    schema_gateway_password: SecretStr | None = Field(
-        None, description="of the role tideline_gateway; unset: the role stays as it is"
+    schema_gateway_passwords: SecretStr | None = Field(
+        None,
+        description="id=password for each gateway, separated by commas or white space, which no "
+        "password holds: of the roles tideline_gateway_<id>; one that is not named stays as it is",
     )
     schema_worker_password: SecretStr | None = Field(
         None, description="of the role tideline_worker; unset: the role stays as it is"
@@ -639,6 +642,28 @@ class SchemaSettings(_Base):
         "leave the gateways theirs: a task that finds none waits for its turn. Two for each job "
         "that may run at once, at least; unset: the role stays as it is",
     )
+
+    @field_validator("schema_gateway_passwords")
+    @classmethod
+    def _check_passwords(cls, value: SecretStr | None) -> SecretStr | None:
+        # By place, and not by what stands there, which is a secret.
+        for place, entry in enumerate(_entries(value), 1):
+            number, _, password = entry.partition("=")
+            if not re.fullmatch("0|[1-9][0-9]{0,9}", number) or not password:
+                raise ValueError(
+                    f"entry {place} is none: write id=password, as 1=...,2=..., with the ids of "
+                    "the gateways"
+                )
+        return value
+
+    def gateway_passwords(self) -> dict[int, SecretStr]:
+        """By gateway."""
+        pairs = (entry.partition("=") for entry in _entries(self.schema_gateway_passwords))
+        return {int(number): SecretStr(password) for number, _, password in pairs}
+
+
+def _entries(value: SecretStr | None) -> list[str]:
+    return re.findall(r"[^,\s]+", value.get_secret_value()) if value else []
 
 
 class ScheduleSettings(PlacesSettings):

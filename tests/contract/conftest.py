@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from tests.contract.tiering_world import World
 
 PASSWORDS = {
-    "tideline_gateway": "gateway-secret",
+    "tideline_gateway_1": "gateway-secret",
     "tideline_worker": "worker-secret",
     "tideline_jobs": "jobs-secret",
 }

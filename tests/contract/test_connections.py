@@ -22,7 +22,7 @@ from tideline.control_plane.migrate import limit_connections
 from tideline.domain.connections import ConnectionRoom
 from tideline.errors import RefusedError
 
-ROLE = "tideline_gateway"
+ROLE = "tideline_gateway_1"
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ async def test_a_gateway_whose_role_may_not_connect_often_enough_is_refused(
     settings = database.settings(ROLE)
     async with connect(settings, application_name="test") as plane:
         assert await plane.connection_room() == ConnectionRoom(60, 3, ROLE, 5)
-        with pytest.raises(RefusedError, match="role tideline_gateway may have 5 connections"):
+        with pytest.raises(RefusedError, match="role tideline_gateway_1 may have 5 connections"):
             await check_connections(plane, settings, is_gateway=True)
 
 

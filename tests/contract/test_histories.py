@@ -246,7 +246,7 @@ async def test_a_volume_without_the_last_commit_gets_none_after_it(
     """The commit is newer than every beat and renewal that was seen, and what was lost has been
     written over: nothing but the commit tells. A volume takes a while to come back."""
     database, history = Database(own_server.dsn), HistoryWatch()
-    settings = database.settings("tideline_gateway", postgres_connect_timeout_ms=500)
+    settings = database.settings("tideline_gateway_1", postgres_connect_timeout_ms=500)
     clock = SimpleNamespace(now=0.0)
     monkeypatch.setattr(pool, "clock_s", lambda: clock.now)
     with psycopg.connect(own_server.dsn, autocommit=True) as admin:
@@ -289,7 +289,7 @@ async def test_a_last_commit_that_was_collected_meanwhile_is_not_missed(
 ) -> None:
     """The jobs went on while this gateway had no way to Postgres."""
     database, history = Database(own_server.dsn), HistoryWatch()
-    settings = database.settings("tideline_gateway", postgres_connect_timeout_ms=500)
+    settings = database.settings("tideline_gateway_1", postgres_connect_timeout_ms=500)
     clock = SimpleNamespace(now=0.0)
     monkeypatch.setattr(pool, "clock_s", lambda: clock.now)
     async with connect(settings, application_name="test", history=history) as plane:

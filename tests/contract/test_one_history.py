@@ -44,7 +44,7 @@ async def other(postgres_server: PostgresServer) -> AsyncIterator[ControlPlane]:
             yield plane
 
 
-@pytest.mark.parametrize("role", ["tideline_gateway", "tideline_worker"])
+@pytest.mark.parametrize("role", ["tideline_gateway_1", "tideline_worker"])
 async def test_each_role_may_write_the_owner_objects_and_another_database_is_refused(
     database: Database, other: ControlPlane, role: str
 ) -> None:

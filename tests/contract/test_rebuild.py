@@ -487,7 +487,7 @@ async def test_a_postgres_that_has_something_else_is_told_and_left_as_it_is(
     assert following.base_offset == 4, "behind what the other Postgres had given out"
 
 
-@pytest.mark.parametrize("role", ["tideline_gateway", "tideline_worker", "tideline_jobs"])
+@pytest.mark.parametrize("role", ["tideline_gateway_1", "tideline_worker", "tideline_jobs"])
 def test_no_role_of_a_process_may_rebuild(database: Database, role: str) -> None:
     with psycopg.connect(database.dsn) as connection:
         found = connection.execute(

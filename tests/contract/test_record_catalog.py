@@ -98,7 +98,7 @@ def test_the_tables_lie_in_a_real_bucket(database: Database, tmp_path: Path) -> 
         store.close()
 
 
-@pytest.mark.parametrize("role", ["tideline_gateway", "tideline_worker"])
+@pytest.mark.parametrize("role", ["tideline_gateway_1", "tideline_worker"])
 def test_nobody_else_has_the_catalog(database: Database, role: str) -> None:
     with psycopg.connect(database.as_role(role), autocommit=True) as connection:
         for table in TABLES:

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import psycopg
 import pytest
+from prometheus_client import CollectorRegistry
 from psycopg import errors, sql
 
-from tests.contract.conftest import Database
+from tests.contract.conftest import PASSWORDS, Database
 from tests.contract.scenes import TABLES, PostgresScene, batch
 from tests.contract.tiering import jobs
+from tests.unit.kafka.fake_cluster import fake_kafka
+from tests.unit.worker.test_reports import Configs, Ends
 from tideline.control_plane import connect
 from tideline.control_plane.errors import ControlPlaneFailure
-from tideline.control_plane.migrate import LOGIN_ROLES, apply, provision_roles
+from tideline.control_plane.migrate import apply, provision_roles
+from tideline.control_plane.model import TopicStatus
 from tideline.domain.history import disagreement
 from tideline.domain.ids import TopicIdPartition
 from tideline.errors import UsageError
+from tideline.kafka.topic_identity import TopicIdentity
+from tideline.worker.identity import IdentityMetrics
+from tideline.worker.reports import ReportKeeper
 
 
-@pytest.mark.parametrize("role", sorted(LOGIN_ROLES))
+@pytest.mark.parametrize("role", sorted(PASSWORDS))
 def test_no_role_can_touch_a_table(database: Database, role: str) -> None:
     with psycopg.connect(database.as_role(role), autocommit=True) as connection:
         for table in TABLES:
@@ -27,7 +36,7 @@ def test_no_role_can_touch_a_table(database: Database, role: str) -> None:
                     connection.execute(sql.SQL(query).format(name))
 
 
-@pytest.mark.parametrize("role", sorted(LOGIN_ROLES))
+@pytest.mark.parametrize("role", sorted(PASSWORDS))
 def test_no_role_can_create_or_escalate(database: Database, role: str) -> None:
     with psycopg.connect(database.as_role(role), autocommit=True) as connection:
         for query in (
@@ -44,7 +53,7 @@ async def test_the_gateway_commits_but_does_not_set_boundaries(
     postgres_scene: PostgresScene, database: Database
 ) -> None:
     _, (log,) = await postgres_scene.diskless_topic()
-    async with connect(database.settings("tideline_gateway"), application_name="test") as plane:
+    async with connect(database.settings("tideline_gateway_1"), application_name="test") as plane:
         as_gateway = PostgresScene(plane, database.dsn)
         process = await as_gateway.gateway()
         await as_gateway.commit(process, batch(log))
@@ -103,7 +112,50 @@ def test_every_function_that_a_role_may_call_pins_its_search_path(database: Data
         rows = connection.execute(
             "SELECT p.proname FROM pg_proc AS p "
             "JOIN pg_namespace AS n ON n.oid = p.pronamespace AND n.nspname = 'tideline' "
-            "WHERE has_function_privilege('tideline_gateway', p.oid, 'EXECUTE') "
+            "WHERE has_function_privilege('tideline_gateway_1', p.oid, 'EXECUTE') "
             "AND NOT (p.prosecdef AND p.proconfig @> '{\"search_path=tideline, pg_temp\"}')"
         ).fetchall()
     assert rows == []
+
+
+async def test_a_gateway_asks_the_worker_looks_and_a_topic_is_born_and_buried(
+    postgres_scene: PostgresScene, database: Database
+) -> None:
+    """Each with its own login, before brokers that are fakes."""
+    process = await postgres_scene.gateway(1)
+    async with (
+        connect(database.settings("tideline_gateway_1"), application_name="gateway") as gateway,
+        connect(database.settings("tideline_worker"), application_name="worker") as worker,
+        fake_kafka() as kafka,
+        kafka.client() as cluster,
+    ):
+        configs: Any = Configs({"new"})
+        metrics = IdentityMetrics(CollectorRegistry())
+        keeper = ReportKeeper(worker, TopicIdentity(cluster), Ends(cluster), configs, metrics)
+
+        async def acknowledge() -> None:
+            await gateway.acknowledge_tracking(1, process.incarnation, "new")
+            await keeper.look()
+
+        await gateway.ask_birth("new", 1, "CreateTime", 2_000, None, None, None)
+        await keeper.look()
+        await acknowledge()
+        topic_id = kafka.controller.create("new")
+        for _ in range(2):
+            await keeper.look()
+        tracked = await gateway.tracked_topic("new")
+        assert tracked is not None
+        assert (tracked.topic_id, tracked.status) == (topic_id, TopicStatus.TRACKING)
+        await acknowledge()
+        tracked = await gateway.tracked_topic("new")
+        assert tracked is not None
+        assert tracked.status is TopicStatus.ACTIVE
+        await gateway.withdraw_birth("new")
+        assert not await gateway.report_deletion(topic_id)
+        await keeper.look()
+        assert await gateway.tracked_topic("new") is not None, "Kafka has it"
+        kafka.controller.delete("new")
+        await keeper.look()
+        assert await gateway.report_deletion(topic_id)
+        (tombstone,) = await gateway.deleted_topics(60_000, limit=9)
+        assert tombstone.deleted_by == "tideline_gateway_1"

@@ -17,7 +17,7 @@ from tests.contract.conftest import PASSWORDS, Database, PostgresServer, a_serve
 from tests.contract.schema import new_database
 from tideline.cli.app import app
 from tideline.control_plane import connect
-from tideline.control_plane.migrate import has_this_versions_schema, schema_directory
+from tideline.control_plane.migrate import has_this_versions_schema, rights_of, schema_directory
 from tideline.control_plane.server_probe import probe
 from tideline.errors import RefusedError
 
@@ -48,8 +48,11 @@ def administered(monkeypatch: pytest.MonkeyPatch) -> Iterator[PostgresServer]:
 
 def set_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
     for role, password in PASSWORDS.items():
-        name = f"TIDELINE_SCHEMA_{role.removeprefix('tideline_').upper()}_PASSWORD"
-        monkeypatch.setenv(name, password)
+        short = role.removeprefix("tideline_")
+        if short == "gateway_1":
+            monkeypatch.setenv("TIDELINE_SCHEMA_GATEWAY_PASSWORDS", f"1={password}")
+        else:
+            monkeypatch.setenv(f"TIDELINE_SCHEMA_{short.upper()}_PASSWORD", password)
 
 
 def db(command: str) -> tuple[int, dict[str, object]]:
@@ -65,7 +68,7 @@ def test_an_empty_database_is_brought_up_to_date_once(empty: str) -> None:
     code, made = db("migrate")
     assert code == 0
     assert made["applied"] == found["pending"] != []
-    assert made["roles"] == ["tideline_gateway", "tideline_jobs", "tideline_worker"]
+    assert made["roles"] == ["tideline_gateway_1", "tideline_jobs", "tideline_worker"]
     assert db("check") == (
         0,
         {"up_to_date": True, "pending": [], "newer": [], "functions_agree": True},
@@ -132,7 +135,7 @@ async def test_a_login_role_hears_of_a_migration_that_changes_no_function(
 async def test_the_probe_tells_whose_rights_it_has(database: Database) -> None:
     for role in PASSWORDS:
         found = await probe(database.settings(role), "test")
-        assert (found.user, found.rights) == (role, (f"{role}_rights",))
+        assert (found.user, found.rights) == (role, (rights_of(role),))
 
 
 def test_a_run_that_was_killed_holds_up_no_later_one(empty: str) -> None:

@@ -101,8 +101,8 @@ def test_each_role_may_call_what_its_part_needs(database: Database) -> None:
     for functions in (STATUS, STEPS, READS):
         assert callable_by(database, "tideline_jobs", functions) == set(functions)
     assert callable_by(database, "tideline_worker", STATUS + STEPS) == set(STATUS)
-    assert callable_by(database, "tideline_gateway", STATUS + STEPS + READS) == set()
-    for role in ("tideline_jobs", "tideline_worker", "tideline_gateway"):
+    assert callable_by(database, "tideline_gateway_1", STATUS + STEPS + READS) == set()
+    for role in ("tideline_jobs", "tideline_worker", "tideline_gateway_1"):
         assert callable_by(database, role, INTERNAL) == set()
 
 
@@ -154,12 +154,12 @@ async def test_the_gateway_reads_segments_but_does_not_tier(
         log = await tiered.diskless()
         tiered.worker.split(log.topic_id)
         tiered.worker.merge(log)
-    async with connect(database.settings("tideline_gateway"), application_name="test") as plane:
+    async with connect(database.settings("tideline_gateway_1"), application_name="test") as plane:
         assert await Tiered(PostgresScene(plane, database.dsn), gateway, tiered.worker).read(
             log
         ) == [("segment", 0, 5)]
     with (
-        jobs(database, "tideline_gateway") as plane,
+        jobs(database, "tideline_gateway_1") as plane,
         pytest.raises(ControlPlaneFailure, match="permission denied"),
     ):
         Worker(plane).claim({log.topic_id: ALL_OLD})

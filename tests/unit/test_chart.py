@@ -129,7 +129,9 @@ def test_nobody_stands_in_at_ports_that_are_not_those_of_the_node() -> None:
 
 def test_values_name_secrets_and_hold_none() -> None:
     given = yaml.safe_load((CHART / "ci" / "least-values.yaml").read_text())
-    given["secrets"]["gatewayPostgresDsn"] = "postgresql://tideline_gateway:open@postgres/tideline"
+    given["secrets"]["gatewayPostgresDsn"] = (
+        "postgresql://tideline_gateway_1:open@postgres/tideline"
+    )
     assert not valid(merged(DEFAULTS, given))
 
 

@@ -56,7 +56,7 @@ def check(output: FormatOption = Format.TABLE) -> None:
 
 def _passwords(settings: SchemaSettings) -> dict[str, str]:
     given: dict[str, SecretStr | None] = {
-        "tideline_gateway": settings.schema_gateway_password,
+        **{migrate.gateway_role(n): p for n, p in settings.gateway_passwords().items()},
         "tideline_worker": settings.schema_worker_password,
         "tideline_jobs": settings.schema_jobs_password,
     }

@@ -20,7 +20,7 @@ RETIRED = "retired"
 def gateways(count: int = 1) -> Wants:
     """Of a gateway: each lane with one connection, or with all that it may have."""
     least, most = len(LANE_SIZES) + LISTENS, sum(LANE_SIZES.values()) + LISTENS
-    return Wants("gateway", least, most, count)
+    return Wants("gateway", least, most, count, shares_role=False)
 
 
 def workers(settings: ControlPlaneSettings, count: int = 1) -> Wants:

@@ -213,6 +213,11 @@ class WrongCluster(WrongHistory):
     """The control plane belongs to another Kafka cluster."""
 
 
+@_sqlstate("TL051")
+class NotItsGateway(RefusedError):
+    """A process speaks for a gateway that its login role is not."""
+
+
 @_sqlstate("TL060")
 class RebuildRefused(RefusedError):
     """Somebody lives in the history that is to be rebuilt, or nobody has halted it."""

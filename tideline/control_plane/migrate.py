@@ -26,11 +26,13 @@ from tideline.errors import RefusedError, UsageError
 from tideline.installation import shipped
 
 LOGIN_ROLES: Mapping[str, str] = {
-    "tideline_gateway": "tideline_gateway_rights",
+    "tideline_gateway_<id>": "tideline_gateway_rights",
     "tideline_worker": "tideline_worker_rights",
     "tideline_jobs": "tideline_jobs_rights",
 }
-"""Login role: the group role whose rights it has."""
+"""Login role: the group role whose rights it has. Each gateway has a role of its own, so that it
+speaks for no other (``assert_own_gateway``)."""
+_OF_A_GATEWAY = re.compile(r"tideline_gateway_(0|[1-9][0-9]{0,9})")
 
 LOCK_TIMEOUT_S = 60
 """How long one migration run waits for another to end."""
@@ -135,15 +137,26 @@ def _alone(dsn: str) -> Iterator[None]:
         yield
 
 
+def gateway_role(gateway_id: int) -> str:
+    """The login role of the gateway with this id."""
+    return f"tideline_gateway_{gateway_id}"
+
+
+def rights_of(role: str) -> str:
+    """The group role whose rights a login role has. Raises :class:`UsageError` for another name."""
+    wanted = "tideline_gateway_<id>" if _OF_A_GATEWAY.fullmatch(role) else role
+    if wanted not in LOGIN_ROLES or role == "tideline_gateway_<id>":
+        raise UsageError(f"unknown role {role}: choose from {', '.join(LOGIN_ROLES)}")
+    return LOGIN_ROLES[wanted]
+
+
 def provision_roles(dsn: str, passwords: Mapping[str, str]) -> None:
     """Create or update the login roles and their passwords.
 
-    ``passwords``: any of :data:`LOGIN_ROLES` to its password. Raises :class:`UsageError` for
-    another name.
+    ``passwords``: any of :data:`LOGIN_ROLES`, gateways by their ids, to its password. Raises
+    :class:`UsageError` for another name.
     """
-    unknown = sorted(set(passwords) - set(LOGIN_ROLES))
-    if unknown:
-        raise UsageError(f"unknown role {unknown[0]}: choose from {', '.join(LOGIN_ROLES)}")
+    rights = {role: rights_of(role) for role in sorted(passwords)}
     try:
         with psycopg.connect(dsn) as connection:
             connection.execute("SELECT pg_advisory_xact_lock(hashtext('tideline roles'))")
@@ -155,7 +168,7 @@ def provision_roles(dsn: str, passwords: Mapping[str, str]) -> None:
                 )
                 connection.execute(
                     sql.SQL("GRANT {} TO {}").format(
-                        sql.Identifier(LOGIN_ROLES[role]), sql.Identifier(role)
+                        sql.Identifier(rights[role]), sql.Identifier(role)
                     )
                 )
     except psycopg.Error as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 UNLIMITED = -1
 
@@ -34,10 +34,17 @@ class Wants:
     """Without so many it does nothing."""
     most: int
     count: int = 1
+    shares_role: bool = True
+    """All of the kind log in as one role; a gateway has one of its own."""
 
     @property
     def sum(self) -> int:
         return self.most * self.count
+
+    @property
+    def of_role(self) -> int:
+        """What the role that asks may want."""
+        return self.sum if self.shares_role else self.most
 
     def __str__(self) -> str:
         return f"{self.count} {self.what}{'' if self.count == 1 else 's'} x {self.most}"
@@ -48,8 +55,8 @@ def refusal(room: ConnectionRoom, own: Wants) -> str | None:
     if room.role_limit != UNLIMITED and room.role_limit < own.least:
         return (
             f"role {room.role} may have {room.role_limit} connections, a {own.what} needs "
-            f"{own.least} to {own.most}: ALTER ROLE {room.role} CONNECTION LIMIT {own.most} times "
-            f"the number of {own.what}s, or {UNLIMITED}"
+            f"{own.least} to {own.most}: ALTER ROLE {room.role} CONNECTION LIMIT {own.of_role}, or "
+            f"{UNLIMITED}"
         )
     if room.given < own.least:
         return (
@@ -64,10 +71,11 @@ def shortages(room: ConnectionRoom, own: Wants, others: Sequence[Wants]) -> list
     """What is too small for all that may run at once, with the remedy. ``own``: every process of
     the role that asks."""
     found = []
-    if room.role_limit != UNLIMITED and room.role_limit < own.sum:
+    if room.role_limit != UNLIMITED and room.role_limit < own.of_role:
+        whose = own if own.shares_role else replace(own, count=1)
         found.append(
-            f"role {room.role} may have {room.role_limit} connections, {own} are up to {own.sum}: "
-            f"ALTER ROLE {room.role} CONNECTION LIMIT {own.sum}, or {UNLIMITED}"
+            f"role {room.role} may have {room.role_limit} connections, {whose} are up to "
+            f"{own.of_role}: ALTER ROLE {room.role} CONNECTION LIMIT {own.of_role}, or {UNLIMITED}"
         )
     everybody = [own, *others]
     if (whole := sum(part.sum for part in everybody)) > room.given:

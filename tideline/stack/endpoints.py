@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tideline.errors import UsageError
-from tideline.stack.credentials import LOGIN_ROLES, Credentials
+from tideline.stack.credentials import Credentials, login_role
 from tideline.stack.home import Home, StackState
 from tideline.stack.ports import LOOPBACK, stand_in
 from tideline.stack.probes import Address, show
@@ -56,15 +56,15 @@ class Endpoints:
     _credentials: Credentials = field(repr=False)
 
     def postgres_dsn(self, role: str = "worker") -> str:
-        """Connection string of ``gateway``, ``worker``, ``jobs`` or the superuser ``postgres``.
+        """Connection string of ``gateway-<node id>``, ``worker``, ``jobs`` or the superuser
+        ``postgres``.
 
         Raises :class:`UsageError` for another role.
         """
-        if role not in LOGIN_ROLES:
-            raise UsageError(f"{role!r} is no role: choose one of {', '.join(LOGIN_ROLES)}")
+        user = login_role(role)
         password = self._credentials.postgres(role)
         port = self._ports["postgres"]
-        return f"postgresql://{LOGIN_ROLES[role]}:{password}@{LOOPBACK}:{port}/{DATABASE}"
+        return f"postgresql://{user}:{password}@{LOOPBACK}:{port}/{DATABASE}"
 
     @property
     def kafka_bootstrap(self) -> str:
@@ -117,7 +117,7 @@ def environment_of(
     s3 = endpoints.s3
     kind, _, node = role.partition("-")
     environment = state.settings | {
-        "TIDELINE_POSTGRES_DSN": endpoints.postgres_dsn(kind),
+        "TIDELINE_POSTGRES_DSN": endpoints.postgres_dsn(role),
         "TIDELINE_S3_ENDPOINT": s3.url,
         "TIDELINE_S3_REGION": s3.region,
         "TIDELINE_S3_ACCESS_KEY": s3.access_key,

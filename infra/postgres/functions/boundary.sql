@@ -18,7 +18,7 @@ $$;
 CREATE FUNCTION assert_epoch(p_log logs, p_leader_epoch integer) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
-    IF p_leader_epoch < greatest(p_log.diskless_log_start_epoch, 0) THEN
+    IF coalesce(p_leader_epoch, -1) < greatest(p_log.diskless_log_start_epoch, 0) THEN
         PERFORM refuse('TL004',
             format('leader epoch %s of %s is stale: B0 was set at epoch %s', p_leader_epoch,
                 log_label(p_log), p_log.diskless_log_start_epoch),

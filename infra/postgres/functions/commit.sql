@@ -7,6 +7,13 @@ DECLARE
     v_taken text;
 BEGIN
     PERFORM assert_gateway_active(p_gateway_id, p_incarnation);
+    -- What is committed without batches is collected: nobody registers a key of another kind.
+    SELECT k INTO v_taken FROM unnest(p_keys) AS k
+        WHERE NOT acts_as_owner() AND coalesce(k, '') !~ '(^|/)wal/[^/]+$' LIMIT 1;
+    IF FOUND THEN
+        PERFORM refuse('TL017', format('object key %L is none of a WAL object', v_taken),
+            'Register keys under wal/ only.');
+    END IF;
     INSERT INTO wal_files (object_key, gateway_id, incarnation)
         SELECT k, p_gateway_id, p_incarnation FROM unnest(p_keys) AS k
         ON CONFLICT (object_key) DO NOTHING;
@@ -102,6 +109,32 @@ LANGUAGE sql AS $$
     ORDER BY l.log_id, b.i
 $$;
 
+-- A batch that has fewer records than one would set the high watermark back, over what was acknowledged.
+CREATE FUNCTION assert_batches(
+    p_byte_offsets bigint[], p_byte_sizes integer[], p_record_counts integer[],
+    p_producer_ids bigint[], p_producer_epochs integer[], p_base_sequences integer[],
+    p_last_sequences integer[]
+) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_place bigint;
+BEGIN
+    SELECT i INTO v_place FROM unnest(p_byte_offsets, p_byte_sizes, p_record_counts, p_producer_ids,
+            p_producer_epochs, p_base_sequences, p_last_sequences) WITH ORDINALITY
+            AS b (byte_offset, byte_size, records, producer_id, epoch, base_sequence, last_sequence, i)
+        WHERE coalesce(least(byte_offset + 1, byte_size, records), 0) < 1
+            OR num_nulls(byte_offset, byte_size, records, producer_id, epoch, base_sequence,
+                last_sequence) > 0
+            OR (producer_id >= 0 AND least(epoch, base_sequence, last_sequence) < 0)
+        LIMIT 1;
+    IF FOUND THEN
+        PERFORM refuse('TL018', format('batch %s of the object is none', v_place - 1),
+            'A batch has a place, a size and at least one record, and of an idempotent producer an '
+            'epoch and sequences.');
+    END IF;
+END
+$$;
+
 -- The row of a registered key, locked until the end of the transaction: a retry of a commit that
 -- still runs waits here and then finds its outcome.
 CREATE FUNCTION claim_file(
@@ -111,6 +144,7 @@ LANGUAGE plpgsql AS $$
 DECLARE
     v_file wal_files;
 BEGIN
+    PERFORM assert_own_gateway(p_gateway_id);
     SELECT * INTO v_file FROM wal_files WHERE object_key = p_object_key FOR UPDATE;
     IF NOT FOUND OR v_file.status = 'deleting' THEN
         PERFORM refuse('TL017',
@@ -237,6 +271,17 @@ BEGIN
 END
 $$;
 
+-- The object of a file without batches tells the outcomes of others, where no object does: its gateway's own, and those
+-- that anybody tells (untold_commits).
+CREATE FUNCTION carry_outcomes(p_file wal_files, p_tells text[]) RETURNS void
+LANGUAGE sql AS $$
+    UPDATE wal_files AS t SET carried_by = p_file.file_id
+        WHERE cardinality(p_file.outcome_errors) = 0
+            AND t.object_key = ANY (p_tells) AND t.status = 'committed' AND t.carried_by IS NULL
+            AND (t.gateway_id = p_file.gateway_id
+                OR t.committed_at < clock_timestamp() - interval '60 seconds')
+$$;
+
 -- Assigns offsets to every batch of one WAL object, in one transaction (seed 000). Answers one row
 -- per batch, in their order. Idempotent by object key. Sends no NOTIFY: that would serialise
 -- commits. p_stream_sequence, p_withdrawn, p_tells: place in the commit stream, places in the object
@@ -262,6 +307,8 @@ DECLARE
 BEGIN
     IF v_file.status <> 'committed' THEN
         PERFORM assert_gateway_active(p_gateway_id, p_incarnation);
+        PERFORM assert_batches(p_byte_offsets, p_byte_sizes, p_record_counts, p_producer_ids,
+            p_producer_epochs, p_base_sequences, p_last_sequences);
         v_given := assign_offsets(p_topic_ids, p_partitions, p_record_counts, p_max_timestamps,
             p_log_append_time, p_producer_ids, p_producer_epochs, p_base_sequences,
             p_last_sequences);
@@ -291,10 +338,7 @@ BEGIN
                 stream_sequence = CASE WHEN cardinality(p_topic_ids) > 0 THEN p_stream_sequence END,
                 withdrawn = p_withdrawn
             WHERE file_id = v_file.file_id RETURNING * INTO v_file;
-        UPDATE wal_files AS t SET carried_by = v_file.file_id
-            WHERE cardinality(p_topic_ids) = 0
-                AND t.object_key = ANY (p_tells)
-                AND t.status = 'committed' AND t.carried_by IS NULL;
+        PERFORM carry_outcomes(v_file, p_tells);
         IF NOT EXISTS (SELECT FROM unnest(v_given.log_ids) AS id WHERE id >= 0) THEN
             INSERT INTO lessened_files (file_id) VALUES (v_file.file_id);
         END IF;

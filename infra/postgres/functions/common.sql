@@ -8,6 +8,19 @@ BEGIN
 END
 $$;
 
+-- Who applied the schema, or the superuser: rights that are bound to a login role are not asked of it.
+CREATE FUNCTION acts_as_owner() RETURNS boolean
+LANGUAGE sql STABLE AS $$
+    SELECT pg_has_role(session_user, 'tideline_owner', 'MEMBER')
+$$;
+
+-- Who said it, as the caller has it; what comes through a gateway says so.
+CREATE FUNCTION said_by(p_who text) RETURNS text
+LANGUAGE sql STABLE AS $$
+    SELECT CASE WHEN session_user LIKE 'tideline\_gateway\_%'
+        THEN format('%s (through %s)', p_who, session_user) ELSE p_who END
+$$;
+
 CREATE FUNCTION refuse_unknown_log(p_topic_id uuid, p_partition integer) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -81,7 +94,7 @@ $$;
 CREATE FUNCTION assert_generation(p_log logs, p_generation integer) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
-    IF p_generation <> p_log.generation THEN
+    IF p_generation IS DISTINCT FROM p_log.generation THEN
         PERFORM refuse('TL003',
             format('generation %s of %s is stale: %s is current', p_generation,
                 log_label(p_log), p_log.generation),
@@ -105,7 +118,7 @@ $$;
 CREATE FUNCTION assert_positive(p_value bigint, p_what text) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
-    IF p_value < 1 THEN
+    IF coalesce(p_value, 0) < 1 THEN
         PERFORM refuse('TL018', format('%s: %s is too few', p_what, p_value),
             'Choose at least one.');
     END IF;
@@ -115,7 +128,7 @@ $$;
 CREATE FUNCTION assert_claim_time(p_claim_ms bigint) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
-    IF p_claim_ms NOT BETWEEN 1 AND 86400000 THEN
+    IF coalesce(p_claim_ms, 0) NOT BETWEEN 1 AND 86400000 THEN
         PERFORM refuse('TL018', format('a claim of %s ms is not allowed', p_claim_ms),
             'Claim for 1 to 86400000 ms, a day.');
     END IF;

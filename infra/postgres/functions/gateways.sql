@@ -1,10 +1,25 @@
 -- Registrations, leases and fences of gateways.
 
+-- Each gateway logs in as a role of its own, tideline_gateway_<id>, and speaks for that id alone.
+CREATE FUNCTION assert_own_gateway(p_gateway_id integer) RETURNS void
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    IF NOT acts_as_owner() AND session_user IS DISTINCT FROM 'tideline_gateway_' || p_gateway_id THEN
+        PERFORM refuse('TL051',
+            format('role %s does not speak for gateway %s', session_user,
+                coalesce(p_gateway_id::text, 'null')),
+            'A gateway logs in as tideline_gateway_<its id>: correct TIDELINE_POSTGRES_DSN or '
+            'TIDELINE_GATEWAY_ID of this process.');
+    END IF;
+END
+$$;
+
 CREATE FUNCTION assert_gateway_active(p_gateway_id integer, p_incarnation uuid) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
     v_gateway gateways;
 BEGIN
+    PERFORM assert_own_gateway(p_gateway_id);
     SELECT * INTO v_gateway FROM gateways WHERE gateway_id = p_gateway_id;
     IF FOUND AND v_gateway.incarnation = p_incarnation AND v_gateway.status = 'active' THEN
         RETURN;
@@ -49,6 +64,7 @@ DECLARE
     v_known gateways;
     v_first boolean;
 BEGIN
+    PERFORM assert_own_gateway(p_gateway_id);
     INSERT INTO gateways AS g
         (gateway_id, broker_id, incarnation, status, lease_ms, address, version, rack, stand_ins,
          serving)
@@ -95,6 +111,7 @@ CREATE FUNCTION note_serving(p_gateway_id integer, p_incarnation uuid, p_serving
 RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
 BEGIN
+    PERFORM assert_own_gateway(p_gateway_id);
     UPDATE gateways SET serving = p_serving
         WHERE gateway_id = p_gateway_id AND incarnation = p_incarnation AND status = 'active';
     IF NOT FOUND THEN
@@ -109,6 +126,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
 DECLARE
     v_address text;
 BEGIN
+    PERFORM assert_own_gateway(p_gateway_id);
     UPDATE gateways SET status = 'released', status_reason = 'stopped'
         WHERE gateway_id = p_gateway_id AND incarnation = p_incarnation AND status = 'active'
         RETURNING address INTO v_address;
@@ -116,7 +134,7 @@ BEGIN
         INSERT INTO ended_incarnations (incarnation, gateway_id, reason, address)
             VALUES (p_incarnation, p_gateway_id, 'stopped', v_address) ON CONFLICT DO NOTHING;
     END IF;
-    PERFORM account_incarnations(p_gateway_id, ARRAY[p_incarnation], 'stopped');
+    PERFORM account_ended(p_gateway_id, ARRAY[p_incarnation], 'stopped');
 END
 $$;
 
@@ -125,6 +143,12 @@ $$;
 CREATE FUNCTION account_incarnations(p_gateway_id integer, p_incarnations uuid[], p_how text)
 RETURNS void
 LANGUAGE sql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+    SELECT assert_own_gateway(p_gateway_id);
+    SELECT account_ended(p_gateway_id, p_incarnations, p_how)
+$$;
+
+CREATE FUNCTION account_ended(p_gateway_id integer, p_incarnations uuid[], p_how text) RETURNS void
+LANGUAGE sql AS $$
     UPDATE ended_incarnations SET accounted = p_how, accounted_at = clock_timestamp()
         WHERE gateway_id = p_gateway_id AND incarnation = ANY (p_incarnations)
             AND accounted IS NULL
@@ -150,7 +174,7 @@ BEGIN
             format('no incarnation %s of gateway %s has ended', v_unknown, p_gateway_id),
             'List those that are unaccounted for and name them as they are shown.');
     END IF;
-    PERFORM account_incarnations(p_gateway_id, p_incarnations,
+    PERFORM account_ended(p_gateway_id, p_incarnations,
         'gone, attested by ' || p_attested_by);
 END
 $$;
@@ -175,6 +199,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
 DECLARE
     v_renewals bigint;
 BEGIN
+    PERFORM assert_own_gateway(p_gateway_id);
     UPDATE gateways SET renewals = renewals + 1
         WHERE gateway_id = p_gateway_id AND incarnation = p_incarnation AND status = 'active'
         RETURNING renewals INTO v_renewals;

@@ -71,7 +71,7 @@ $$;
 -- Somebody misses a commit that was acknowledged. The first word stays.
 CREATE FUNCTION halt_history(p_why text) RETURNS void
 LANGUAGE sql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
-    UPDATE installation SET halted = p_why WHERE halted IS NULL
+    UPDATE installation SET halted = said_by(left(p_why, 1000)) WHERE halted IS NULL
 $$;
 
 -- What was handed out after the state that is here now may still be held by somebody: an activity

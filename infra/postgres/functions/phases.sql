@@ -90,7 +90,7 @@ CREATE FUNCTION request_migration(
 ) RETURNS void
 LANGUAGE sql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
     INSERT INTO migration_requests AS r (topic_id, topic, requested_by, options)
-        VALUES (p_topic_id, p_topic, p_requested_by, p_options)
+        VALUES (p_topic_id, p_topic, said_by(p_requested_by), p_options)
         ON CONFLICT (topic_id) DO UPDATE SET
             requested_by = excluded.requested_by, options = excluded.options, taken_at = NULL,
             state = 'received', reason = '', tries = 0, next_try_at = NULL,

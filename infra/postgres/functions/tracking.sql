@@ -232,6 +232,16 @@ BEGIN
 END
 $$;
 
+CREATE FUNCTION assert_partition_count(p_total integer) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF coalesce(p_total, 0) NOT BETWEEN 1 AND 1000000 THEN
+        PERFORM refuse('TL018', format('no topic has %s partitions', coalesce(p_total::text, 'null')),
+            'Name how many partitions Kafka has: 1 to 1000000.');
+    END IF;
+END
+$$;
+
 -- New partitions of a topic that is diskless already are born diskless (schedule 22).
 CREATE FUNCTION add_partitions(p_name text, p_new_total integer) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
@@ -239,6 +249,7 @@ DECLARE
     v_topic topics := lock_live_topic(p_name);
     v_pending text;
 BEGIN
+    PERFORM assert_partition_count(p_new_total);
     SELECT string_agg(partition::text, ', ' ORDER BY partition) INTO v_pending FROM logs
         WHERE topic_id = v_topic.topic_id AND diskless_log_start_offset < 0;
     IF v_pending IS NOT NULL OR v_topic.topic_id IS NULL THEN

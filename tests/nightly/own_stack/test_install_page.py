@@ -191,8 +191,9 @@ class Installation:
             site.write("gateway.env", "gateway.env", node)
             shutil.copy(shown.certificate, etc / "tls/gateway.pem")
             shutil.copy(shown.key, etc / "tls/gateway.key")
-            for name in ("gateway-postgres-dsn", "gateway-kafka-password"):
-                shutil.copy(secret / name, etc / "secrets")
+            shutil.copy(secret / "gateway-kafka-password", etc / "secrets")
+            own = secret / f"gateway-{node}-postgres-dsn"
+            shutil.copy(own, etc / "secrets/gateway-postgres-dsn")
 
 
 @pytest.fixture

@@ -85,7 +85,7 @@ def test_no_commit_path_notifies() -> None:
 
 def test_connections_carry_their_timeouts_and_commit_synchronously() -> None:
     settings = ControlPlaneSettings(
-        postgres_dsn=SecretStr("postgresql://tideline_gateway:pw@db:5432/tideline"),
+        postgres_dsn=SecretStr("postgresql://tideline_gateway_1:pw@db:5432/tideline"),
         postgres_connect_timeout_ms=2_500,
         postgres_statement_timeout_ms=700,
     )

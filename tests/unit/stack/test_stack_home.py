@@ -61,11 +61,13 @@ def test_credentials_are_made_once_and_are_private(tmp_path: Path) -> None:
     assert load_or_create(home) == made
     assert home.credentials_file.stat().st_mode & 0o777 == 0o600
     assert made.postgres_worker not in repr(made)
-    assert made.login_passwords.keys() == {
-        "tideline_gateway",
+    assert made.login_passwords(2).keys() == {
+        "tideline_gateway_1",
+        "tideline_gateway_2",
         "tideline_worker",
         "tideline_jobs",
     }
+    assert len(set(made.login_passwords(2).values())) == 4
 
 
 def test_a_second_start_waits_its_turn_and_then_says_for_what(tmp_path: Path) -> None:

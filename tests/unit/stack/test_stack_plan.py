@@ -38,7 +38,7 @@ def test_a_gateway_reads_its_settings_from_its_environment(
     assert settings.gateway_id == settings.gateway_broker_id == 2
     assert settings.gateway_broker == ("127.0.0.1", 19092)
     assert settings.gateway_peers == {n: ("127.0.0.1", 19190 + n) for n in (1, 2, 3)}
-    assert "tideline_gateway:" in settings.postgres_dsn.get_secret_value()
+    assert "tideline_gateway_2:" in settings.postgres_dsn.get_secret_value()
 
 
 def test_the_worker_reads_its_settings_from_its_environment(

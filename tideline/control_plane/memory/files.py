@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from uuid import UUID
 
-from tideline.control_plane.errors import ObjectKeyRejected
+from tideline.control_plane.errors import InvalidInput, ObjectKeyRejected
 from tideline.control_plane.model import (
     ANYBODY_TELLS_AFTER_MS,
+    BatchToCommit,
     CommittedBatch,
     StreamPlace,
     UntoldCommit,
@@ -41,6 +42,15 @@ class WalFile:
     committed_ms: int = -1
     stream: StreamPlace | None = None
     carried_by: str | None = None
+
+
+def assert_batches(batches: Sequence[BatchToCommit]) -> None:
+    """Raises ``InvalidInput`` for one without a record: it would set the high watermark back."""
+    for place, batch in enumerate(batches):
+        least = min(batch.byte_offset + 1, batch.byte_size, batch.record_count)
+        named = (batch.producer_epoch, batch.base_sequence, batch.last_sequence)
+        if least < 1 or (batch.producer_id >= 0 and min(named) < 0):
+            raise InvalidInput(f"batch {place} of the object is none")
 
 
 @dataclass(slots=True)
@@ -84,10 +94,14 @@ class WalFiles:
         """Note where a committed file stands in its stream."""
         self.by_key[key].stream = stream
 
-    def carry(self, carrier: str, keys: Sequence[str]) -> None:
-        """The object of ``carrier`` tells the outcomes of ``keys``, where no other one does."""
+    def carry(self, carrier: str, keys: Sequence[str], now_ms: int) -> None:
+        """The object of ``carrier`` tells the outcomes of ``keys``, where no other one does and
+        its gateway may."""
+        teller = self.by_key[carrier].gateway_id
         for known in (self.by_key[key] for key in keys if key in self.by_key):
-            if known.status is FileStatus.COMMITTED and known.carried_by is None:
+            is_its = known.gateway_id == teller
+            may_tell = is_its or known.committed_ms < now_ms - ANYBODY_TELLS_AFTER_MS
+            if may_tell and known.status is FileStatus.COMMITTED and known.carried_by is None:
                 known.carried_by = carrier
 
     def untold(

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 from uuid import UUID
 
 from tideline.control_plane.errors import (
+    InvalidInput,
     TopicDeleted,
     TrackingIncomplete,
     UnknownLog,
@@ -22,7 +23,7 @@ from tideline.control_plane.errors import (
 )
 from tideline.control_plane.memory.attestations import Attestations
 from tideline.control_plane.memory.durations import phase_durations
-from tideline.control_plane.memory.files import FileStatus, WalFiles
+from tideline.control_plane.memory.files import FileStatus, WalFiles, assert_batches
 from tideline.control_plane.memory.findings import Findings
 from tideline.control_plane.memory.gateways import Gateways
 from tideline.control_plane.memory.history import History
@@ -30,7 +31,7 @@ from tideline.control_plane.memory.operators import Operators
 from tideline.control_plane.memory.partition import Partition
 from tideline.control_plane.memory.places import Places
 from tideline.control_plane.memory.progress import Progress
-from tideline.control_plane.memory.reports import GATEWAY, Reports
+from tideline.control_plane.memory.reports import GATEWAY, MAX_PARTITIONS, Reports
 from tideline.control_plane.memory.suffix import FIND_LIMIT_IN_ALL
 from tideline.control_plane.memory.topics import Topics
 from tideline.control_plane.memory.verdicts import Verdicts
@@ -368,6 +369,8 @@ class MemoryControlPlane(ControlPlane):
             self._notify_topic(name)
 
     async def add_partitions(self, name: str, new_total: int) -> None:
+        if not 1 <= new_total <= MAX_PARTITIONS:
+            raise InvalidInput(f"no topic has {new_total} partitions")
         self.topics.live_or_refuse(name).add_diskless_partitions(new_total)
         self._notify_topic(name)
 
@@ -904,11 +907,12 @@ class MemoryControlPlane(ControlPlane):
         file = self.files.claim(gateway_id, object_key, size, len(batches))
         if file.status is not FileStatus.COMMITTED:
             self.gateways.assert_active(gateway_id, incarnation)
+            assert_batches(batches)
             now = self.now_ms()
             file.outcomes = [self._append(batch, object_key, now) for batch in batches]
             file.status, file.size, file.committed_ms = FileStatus.COMMITTED, size, now
             self.files.place(object_key, stream if batches else None)
-            self.files.carry(object_key, stream.tells if stream and not batches else ())
+            self.files.carry(object_key, stream.tells if stream and not batches else (), now)
         return list(file.outcomes)
 
     async def untold_commits(

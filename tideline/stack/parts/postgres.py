@@ -150,7 +150,7 @@ class Postgres(StackPart):
                 connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(DATABASE)))
         dsn = self.plan.endpoints.postgres_dsn(SUPERUSER)
         apply(dsn)
-        provision_roles(dsn, self.plan.credentials.login_passwords)
+        provision_roles(dsn, self.plan.credentials.login_passwords(self.plan.state.brokers))
         self._attest(dsn)
 
     def _attest(self, dsn: str) -> None:

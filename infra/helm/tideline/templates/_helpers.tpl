@@ -114,7 +114,7 @@ s3_tiered_prefix = {{ .tieredPrefix | quote }}
 - [temporalConfig, temporal.toml, TEMPORAL_CONFIG_FILE]
 {{- else if eq .role "schema" }}
 - [ownerPostgresDsn, owner-postgres-dsn, TIDELINE_SCHEMA_POSTGRES_DSN_FILE]
-- [gatewayPassword, gateway-password, TIDELINE_SCHEMA_GATEWAY_PASSWORD_FILE]
+- [gatewayPasswords, gateway-passwords, TIDELINE_SCHEMA_GATEWAY_PASSWORDS_FILE]
 - [workerPassword, worker-password, TIDELINE_SCHEMA_WORKER_PASSWORD_FILE]
 - [jobsPassword, jobs-password, TIDELINE_SCHEMA_JOBS_PASSWORD_FILE]
 {{- end }}
