@@ -24,6 +24,13 @@ BEGIN
     ELSIF NOT pg_has_role(current_user, 'tideline_owner', 'MEMBER') THEN
         EXECUTE format('GRANT tideline_owner TO %I', current_user);
     END IF;
+    -- Nobody else's login comes in. Who may only create in the database cannot say so for its owner.
+    IF pg_has_role(current_user, (SELECT datdba FROM pg_database
+            WHERE datname = current_database()), 'USAGE') THEN
+        EXECUTE format('REVOKE CONNECT, TEMPORARY ON DATABASE %I FROM PUBLIC', current_database());
+        EXECUTE format('GRANT CONNECT ON DATABASE %I TO tideline_gateway_rights, '
+            'tideline_worker_rights, tideline_jobs_rights', current_database());
+    END IF;
 END
 $$;
 

@@ -22,9 +22,17 @@ from tideline.control_plane.server_probe import probe
 from tideline.errors import RefusedError
 
 
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresServer]:
+    """One server has one installation: the tests' own has many databases."""
+    with a_server("tideline-schema-") as found:
+        found.start()
+        yield found
+
+
 @pytest.fixture
-def empty(postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    with new_database(postgres_server) as (_, dsn):
+def empty(server: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    with new_database(server) as (_, dsn):
         monkeypatch.setenv("TIDELINE_SCHEMA_POSTGRES_DSN", dsn)
         set_passwords(monkeypatch)
         yield dsn

@@ -24,6 +24,7 @@ def bring_up_to_date(output: FormatOption = Format.TABLE) -> None:
     settings = load(SchemaSettings)
     dsn = settings.schema_postgres_dsn.get_secret_value()
     before = migrate.state(dsn)
+    migrate.refuse_second_installation(dsn)
     migrate.apply(dsn)
     passwords = _passwords(settings)
     migrate.provision_roles(dsn, passwords)

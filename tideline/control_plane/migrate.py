@@ -19,7 +19,7 @@ from urllib.parse import urlencode
 import psycopg
 import yoyo
 from psycopg import sql
-from psycopg.conninfo import conninfo_to_dict
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tideline.control_plane.errors import translate
 from tideline.errors import RefusedError, UsageError
@@ -154,9 +154,10 @@ def provision_roles(dsn: str, passwords: Mapping[str, str]) -> None:
     """Create or update the login roles and their passwords.
 
     ``passwords``: any of :data:`LOGIN_ROLES`, gateways by their ids, to its password. Raises
-    :class:`UsageError` for another name.
+    :class:`UsageError` for another name, and as :func:`refuse_second_installation`.
     """
     rights = {role: rights_of(role) for role in sorted(passwords)}
+    refuse_second_installation(dsn)
     try:
         with psycopg.connect(dsn) as connection:
             connection.execute("SELECT pg_advisory_xact_lock(hashtext('tideline roles'))")
@@ -173,6 +174,53 @@ def provision_roles(dsn: str, passwords: Mapping[str, str]) -> None:
                 )
     except psycopg.Error as error:
         raise translate(error) from error
+
+
+def refuse_second_installation(dsn: str) -> None:
+    """Roles are names of the whole server: another installation would give those of the first one
+    other passwords, and each one's would open the other's database. A copy of the same
+    installation, such as a restored backup, may stand beside it.
+
+    Raises :class:`RefusedError`, and ``ControlPlaneUnavailable``.
+    """
+    try:
+        with psycopg.connect(dsn) as connection:
+            row = connection.execute("SELECT current_database()").fetchone()
+            assert row is not None
+            others = [name for (name,) in connection.execute(_OWNED_ELSEWHERE)]
+        own = _installation(dsn) if others else None
+        for other in others:
+            if own is None or _installation(make_conninfo(dsn, dbname=other)) != own:
+                raise RefusedError(
+                    f"database {other} of this server has another installation of Tideline, with "
+                    f"the roles that database {row[0]} would have: one server has one "
+                    "installation. Give this one a Postgres server of its own, or drop "
+                    f"{other} first if nobody needs it any more"
+                )
+    except psycopg.Error as error:
+        raise translate(error) from error
+
+
+def _installation(dsn: str) -> object:
+    """``None``: there is none, or it is not to be seen."""
+    try:
+        with psycopg.connect(dsn) as connection:
+            row = connection.execute("SELECT installation_id FROM tideline.installation").fetchone()
+            return row and row[0]
+    except (psycopg.errors.InsufficientPrivilege, psycopg.errors.UndefinedTable):
+        return None
+    except psycopg.OperationalError:
+        # Nobody comes into that database with this login.
+        return None
+
+
+_OWNED_ELSEWHERE = """
+SELECT DISTINCT d.datname FROM pg_shdepend AS s
+    JOIN pg_database AS d ON d.oid = s.dbid AND d.datname <> current_database()
+    JOIN pg_roles AS r ON r.oid = s.refobjid AND r.rolname = 'tideline_owner'
+    WHERE s.refclassid = 'pg_authid'::regclass
+    ORDER BY d.datname
+"""
 
 
 def limit_connections(dsn: str, role: str, limit: int) -> None:

@@ -63,7 +63,7 @@ BEGIN
             format('this control plane belongs to Kafka cluster %s, the brokers are of cluster %s',
                 v_bound, p_cluster_id),
             'One installation serves one Kafka cluster: correct the address of the brokers or of '
-            'Postgres, or make a database of its own for this cluster.');
+            'Postgres, or give this cluster a Postgres server of its own.');
     END IF;
 END
 $$;
