@@ -1,5 +1,6 @@
 //! TLS by the OpenSSL that Python's own `ssl` has loaded: its functions are looked up by name in the
-//! very same library, so that one process has one OpenSSL, which one package updates.
+//! very same library, so that clients and brokers meet one OpenSSL, which one package updates. The
+//! process has another one, of psycopg's wheel, for Postgres alone (docs/security.md).
 //!
 //! OpenSSL never sees a socket. It is handed what was read, and leaves what is to be written; so it
 //! waits for nothing but more input, whichever way it writes (a handshake, a new key, an alert).
