@@ -131,7 +131,9 @@ async def test_a_gateway_asks_the_worker_looks_and_a_topic_is_born_and_buried(
     ):
         configs: Any = Configs({"new"})
         metrics = IdentityMetrics(CollectorRegistry())
-        keeper = ReportKeeper(worker, TopicIdentity(cluster), Ends(cluster), configs, metrics)
+        clock = [0.0]
+        identity, ends = TopicIdentity(cluster), Ends(cluster)
+        keeper = ReportKeeper(worker, identity, ends, configs, metrics, lambda: clock[0])
 
         async def acknowledge() -> None:
             await gateway.acknowledge_tracking(1, process.incarnation, "new")
@@ -155,7 +157,9 @@ async def test_a_gateway_asks_the_worker_looks_and_a_topic_is_born_and_buried(
         await keeper.look()
         assert await gateway.tracked_topic("new") is not None, "Kafka has it"
         kafka.controller.delete("new")
-        await keeper.look()
+        for _ in range(2):
+            await keeper.look()
+            clock[0] += 1.0
         assert await gateway.report_deletion(topic_id)
         (tombstone,) = await gateway.deleted_topics(60_000, limit=9)
         assert tombstone.deleted_by == "tideline_gateway_1"

@@ -191,3 +191,12 @@ async def test_a_report_that_is_settled_may_come_again(scene: Scene) -> None:
     assert await scene.plane.open_deletions() == []
     assert not await scene.plane.report_deletion(log.topic_id)
     assert len(await scene.plane.open_deletions()) == 1
+
+
+async def test_no_more_than_a_thousand_births_are_asked_for_at_once(scene: Scene) -> None:
+    for number in range(1_000):
+        await ask(scene, f"new-{number}")
+    with pytest.raises(InvalidInput, match="1000 topics already"):
+        await ask(scene, "one-more")
+    assert await ask(scene, "new-7") is None, "it is asked for already"
+    assert len(await scene.plane.open_births()) == 1_000

@@ -75,7 +75,6 @@ FOUND_BY: dict[str, int] = {
     "high watermark": 1,
     "commit told early": 1,
     "deletion untold": 2,
-    "born unawares": 67,
     "told in disorder": 1,
     "given up untold": 126,
     "sent is not committed": 126,

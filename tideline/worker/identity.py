@@ -103,13 +103,18 @@ class IdentityReconciler:
             await _alone(topic, self._bury(topic, topic_id, before[topic_id], look))
 
     async def _bury(self, topic: LiveTopic, topic_id: UUID, first: Look, second: Look) -> None:
-        why = (
-            f"brokers {', '.join(map(str, second.brokers))} do not know it, by looks at metadata "
-            f"offsets {first.metadata_offset} and {second.metadata_offset}"
-        )
+        why = why_gone(first, second)
         await self._plane.delete_topic(topic_id, RECONCILER, why)
         self._metrics.buried.inc()
         log.error("identity.topic_buried", topic=topic.name, topic_id=str(topic_id), why=why)
+
+
+def why_gone(first: Look, second: Look) -> str:
+    """On which grounds a topic is buried."""
+    return (
+        f"brokers {', '.join(map(str, second.brokers))} do not know it, by looks at metadata "
+        f"offsets {first.metadata_offset} and {second.metadata_offset}"
+    )
 
 
 async def _alone(topic: LiveTopic, work: Awaitable[None]) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
@@ -35,9 +35,9 @@ from tideline.kafka.observer import (
     TopicLayout,
     refusal,
 )
-from tideline.kafka.topic_identity import Presence, TopicIdentity
+from tideline.kafka.topic_identity import BETWEEN_LOOKS_S, Look, TopicIdentity
 from tideline.kafka.topic_observer import TopicObserver
-from tideline.worker.identity import RECONCILER, IdentityMetrics
+from tideline.worker.identity import RECONCILER, IdentityMetrics, why_gone
 
 EVERY_S, SOON_S = 0.5, 0.1
 """Between two looks at what is reported: where there was nothing, and where a gateway waits."""
@@ -67,6 +67,8 @@ class ReportKeeper:
         self._metrics, self._clock, self._now = metrics, clock, now
         self._unborn: dict[int, float] = {}
         """By the row of a birth: since when Kafka is seen not to have its topic."""
+        self._missed: dict[UUID, tuple[float, Look]] = {}
+        """Of reported deletions: when the first look missed the id, and that look."""
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -83,25 +85,34 @@ class ReportKeeper:
         :class:`TidelineError` when Postgres or Kafka does not answer."""
         deletions = await self._plane.open_deletions()
         births = await self._plane.open_births()
-        await asyncio.gather(*(_alone(d.name, self._deletion(d)) for d in deletions))
-        unnamed = [b for b in births if b.topic_id is None]
-        under = (await self._identity.look((), [b.name for b in unnamed])).under if unnamed else {}
-        keys = {b.topic_key for b in unnamed}
+        unnamed = [birth for birth in births if birth.topic_id is None]
+        keys = {birth.topic_key for birth in unnamed}
         self._unborn = {key: since for key, since in self._unborn.items() if key in keys}
+        ids = {reported.topic_id for reported in deletions}
+        self._missed = {one: missed for one, missed in self._missed.items() if one in ids}
+        under: Mapping[str, frozenset[UUID]] = {}
+        if ids or unnamed:
+            look = await self._identity.look(ids, [birth.name for birth in unnamed])
+            under = look.under
+            for reported in deletions:
+                await _alone(reported.name, self._deletion(reported, look))
         for birth in births:
             await _alone(birth.name, self._birth(birth, under.get(birth.name, frozenset())))
         return bool(deletions) or any(birth.wanted for birth in births)
 
-    async def _deletion(self, reported: ReportedDeletion) -> None:
-        found = await self._identity.find(reported.topic_id)
-        if found.presence is Presence.GONE:
-            await self._plane.delete_topic(reported.topic_id, reported.reported_by, found.why)
-            await self._plane.settle_deletion(reported.topic_id)
-        elif found.presence is Presence.UNKNOWN:
-            log.warning("reports.deletion_unclear", topic=reported.name, why=found.why)
-        elif self._now() - reported.reported_at > MAY_BE_DELETED_FOR:
-            log.error("reports.not_deleted", topic=reported.name, by=reported.reported_by)
-            await self._plane.settle_deletion(reported.topic_id)
+    async def _deletion(self, reported: ReportedDeletion, look: Look) -> None:
+        """Buried if two whole looks, a moment apart, have missed it."""
+        topic_id, now = reported.topic_id, self._clock()
+        if topic_id in look.present:
+            self._missed.pop(topic_id, None)
+            if self._now() - reported.reported_at > MAY_BE_DELETED_FOR:
+                log.error("reports.not_deleted", topic=reported.name, by=reported.reported_by)
+                await self._plane.settle_deletion(topic_id)
+            return
+        since, first = self._missed.setdefault(topic_id, (now, look))
+        if now - since >= BETWEEN_LOOKS_S:
+            await self._plane.delete_topic(topic_id, reported.reported_by, why_gone(first, look))
+            await self._plane.settle_deletion(topic_id)
 
     async def _birth(self, birth: OpenBirth, ids: frozenset[UUID]) -> None:
         if birth.kind is TrackingKind.MIGRATED:

@@ -18,6 +18,10 @@ BEGIN
             'Name one of 1 to 249 letters, digits, dots, underscores and hyphens, with 1 to '
             '1000000 partitions.');
     END IF;
+    IF (SELECT count(*) FROM asked_births WHERE asked_by = session_user AND name <> p_name) >= 1000 THEN
+        PERFORM refuse('TL018', format('%s asks for 1000 topics already', session_user),
+            'Wait until some of them are created.');
+    END IF;
     DELETE FROM asked_births WHERE name = p_name AND asked_by = session_user
         AND (refused IS NOT NULL OR asked_at < clock_timestamp() - interval '10 minutes')
         RETURNING refused INTO v_refused;
@@ -51,7 +55,7 @@ BEGIN
 END
 $$;
 
--- Births that have not ended: those that somebody waits for, with what the first one said, and those
+-- Births that have not ended, at most 1000: those that somebody waits for, with what the first one said, and those
 -- that were begun and nobody waits for (wanted: false).
 CREATE FUNCTION open_births()
 RETURNS TABLE (
@@ -76,7 +80,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
            a.timestamp_before_max_ms, a.timestamp_after_max_ms, a.given_max_message_bytes,
            b.topic_key, b.topic_id, b.kind, b.status
     FROM asked AS a FULL JOIN begun AS b ON b.name = a.name
-    ORDER BY 1
+    ORDER BY 1 LIMIT 1000
 $$;
 
 -- Every gateway is to know the name before Kafka has the topic; its id comes with complete_creation.
@@ -101,12 +105,13 @@ LANGUAGE sql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
     UPDATE asked_births SET refused = p_why WHERE name = p_name
 $$;
 
+-- The oldest 1000.
 CREATE FUNCTION open_deletions()
 RETURNS TABLE (topic_id uuid, name text, reported_by text, reported_at timestamptz)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
     SELECT r.topic_id, t.name, r.reported_by, r.reported_at
     FROM reported_deletions AS r JOIN topics AS t USING (topic_id)
-    WHERE t.status <> 'deleted' ORDER BY r.reported_at
+    WHERE t.status <> 'deleted' ORDER BY r.reported_at LIMIT 1000
 $$;
 
 -- Kafka has the topic, or the topic is buried: there is nothing to look for.

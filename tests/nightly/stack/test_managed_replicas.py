@@ -35,7 +35,7 @@ from tideline.stack.kafka_jars import tool_command
 
 TOPIC = "one-in-each-rack"
 RACK_OF = {1: "rack-1", 2: "rack-2", 3: "rack-1"}
-PARTS = ("postgres", "s3", "kafka", "gateway")
+PARTS = ("postgres", "s3", "temporal", "kafka", "gateway", "worker")
 
 
 @pytest.fixture(scope="module")

@@ -253,12 +253,14 @@ class AdminPlane(PlacedPlane):
         return call
 
     async def ask_birth(self, name: str, *how: Any, **named: Any) -> str | None:
-        """And what the worker does of it by then."""
-        refused = await super().ask_birth(name, *how, **named)
         self.asked = self.asked or [(name, *how)]
-        if refused is None and self.has_worker:
+        return await super().ask_birth(name, *how, **named)
+
+    async def tracked_topic(self, name: str) -> TrackedTopic | None:
+        """As it is when the worker has taken one more step of a birth that is asked for."""
+        if name in self.reports.births and self.has_worker:
             await self.work(name)
-        return refused
+        return await super().tracked_topic(name)
 
     async def work(self, name: str) -> None:
         """The next step, where Kafka does as it was asked."""

@@ -193,6 +193,8 @@ async def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     monkeypatch.setattr(tellings, "LONGEST_PAUSE_S", 0.05)
     monkeypatch.setattr(tellings, "ANSWER_WAITS_S", 0.1)
     monkeypatch.setattr(reports, "EVERY_S", 0.01)
+    monkeypatch.setattr(reports, "SOON_S", 0.01)
+    monkeypatch.setattr(reports, "BETWEEN_LOOKS_S", 0.0)
     async with fake_kafka(2) as kafka, kafka.client() as cluster:
         made = Bench(tmp_path, kafka, cluster)
         await made.lease()

@@ -31,7 +31,7 @@ from tideline.control_plane.memory.operators import Operators
 from tideline.control_plane.memory.partition import Partition
 from tideline.control_plane.memory.places import Places
 from tideline.control_plane.memory.progress import Progress
-from tideline.control_plane.memory.reports import GATEWAY, MAX_PARTITIONS, Reports
+from tideline.control_plane.memory.reports import GATEWAY, MAX_PARTITIONS, MOST_ASKED, Reports
 from tideline.control_plane.memory.suffix import FIND_LIMIT_IN_ALL
 from tideline.control_plane.memory.topics import Topics
 from tideline.control_plane.memory.verdicts import Verdicts
@@ -442,7 +442,7 @@ class MemoryControlPlane(ControlPlane):
             ReportedDeletion(topic_id, topic.name, GATEWAY, at)
             for topic_id, at in self.reports.deletions.items()
             if (topic := self.topics.known_id(topic_id)).status is not TopicStatus.DELETED
-        ]
+        ][:MOST_ASKED]
 
     async def settle_deletion(self, topic_id: UUID) -> None:
         self.reports.deletions.pop(topic_id, None)

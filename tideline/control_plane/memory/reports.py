@@ -14,7 +14,7 @@ from tideline.control_plane.model import LiveTopic, OpenBirth, TopicStatus, Trac
 
 GATEWAY = "gateway"
 """In Postgres the login role of each; here one speaks for all."""
-MAX_PARTITIONS = 1_000_000
+MAX_PARTITIONS, MOST_ASKED = 1_000_000, 1_000
 WAITS_AT_MOST = timedelta(minutes=10)
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
@@ -49,6 +49,8 @@ class Reports:
     ) -> str | None:
         if not _NAME.fullmatch(name) or not 1 <= partitions <= MAX_PARTITIONS:
             raise InvalidInput(f"Kafka has no topic {name!r} of {partitions} partitions")
+        if len(self.births.keys() - {name}) >= MOST_ASKED:
+            raise InvalidInput(f"{GATEWAY} asks for {MOST_ASKED} topics already")
         known = self.births.get(name)
         if known is not None and (known.refused is not None or self._is_old(known)):
             del self.births[name]
@@ -85,7 +87,7 @@ class Reports:
         }
         return [
             _open(name, asked.get(name), begun.get(name), tracked(name))
-            for name in sorted(asked.keys() | begun.keys())
+            for name in sorted(asked.keys() | begun.keys())[:MOST_ASKED]
         ]
 
     def _is_old(self, birth: AskedBirth) -> bool:

@@ -50,7 +50,7 @@ from tideline.domain.topic_configs import (
     TIMESTAMP_BEFORE_MAX_MS,
     TIMESTAMP_TYPE,
 )
-from tideline.errors import RefusedError, UnreachableError
+from tideline.errors import RefusedError, UnreachableError, UsageError
 from tideline.gateway.admin.placing import PlacementRefused, ReplicaPlacing
 from tideline.gateway.admin.tellings import Tellings
 from tideline.gateway.admin.topics import until_buried
@@ -63,7 +63,7 @@ from tideline.kafka.protocol import response_class
 from tideline.kafka.topic_identity import Presence, TopicIdentity
 
 NO_RIGHT = frozenset({ErrorCode.topic_authorization_failed, ErrorCode.cluster_authorization_failed})
-BARRIER_POLL_S = 0.02
+BARRIER_POLL_S, WORKER_POLL_S = 0.02, 0.05
 LOOKS_AT_VIEW = 50
 """How often, so far apart, an answer waits for this gateway's own view: a second."""
 LONGEST_CREATION_S = 120.0
@@ -226,7 +226,7 @@ class _Creation:
         except ControlPlaneUnavailable as error:
             log.warning("creation.not_decided", topic=self.name, why=str(error))
             raise CreationRefused(ErrorCode.request_timed_out, NO_CONTROL_PLANE) from None
-        except RefusedError as error:
+        except (RefusedError, UsageError) as error:
             raise CreationRefused(ErrorCode.invalid_request, str(error)) from None
 
     async def _placed(self, placing: ReplicaPlacing) -> CreatableTopic:
@@ -244,7 +244,7 @@ class _Creation:
         birth = _birth(self.name, int(would.num_partitions), configs, effective)
         try:
             await self._asked(birth, lambda topic: topic.status is TopicStatus.TRACKING)
-            await self._barrier()
+            await self._barrier(birth)
             self.waits_for = "Kafka"
             sealed = tuple(c for c in self.topic.configs if c.name != MAX_MESSAGE_BYTES)
             seal = CreatableTopicConfig(name=MAX_MESSAGE_BYTES, value=SEAL_BYTES)
@@ -269,13 +269,17 @@ class _Creation:
         plane = self.handler.control_plane
         self.waits_for = "the worker"
         while True:
-            if (why := await plane.ask_birth(*birth)) is not None:
-                raise CreationRefused(ErrorCode.invalid_request, why)
+            await self._ask(birth)
             tracked = await plane.tracked_topic(self.name)
             born = tracked is not None and tracked.kind is TrackingKind.BORN_DISKLESS
             if tracked is not None and born and is_reached(tracked):
                 return
-            await asyncio.sleep(BARRIER_POLL_S)
+            await asyncio.sleep(WORKER_POLL_S)
+
+    async def _ask(self, birth: Birth) -> None:
+        """Again, where another creation of the name at this gateway has withdrawn it."""
+        if (why := await self.handler.control_plane.ask_birth(*birth)) is not None:
+            raise CreationRefused(ErrorCode.invalid_request, why)
 
     async def _until_seen(self) -> None:
         """What the client does next at this gateway finds the topic as it was made."""
@@ -288,9 +292,10 @@ class _Creation:
         seen = self.handler.tracking.topic_by_name(self.name)
         return seen is not None and seen.status is TopicStatus.ACTIVE
 
-    async def _barrier(self) -> None:
+    async def _barrier(self, birth: Birth) -> None:
         """Every registered gateway tracks the name."""
         while True:
+            await self._ask(birth)
             entries = await self.handler.control_plane.tracking_barrier(self.name)
             missing = [e.gateway for e in entries if not e.acknowledged]
             self.waits_for = ", ".join(f"gateway {g.gateway_id}" for g in missing)
@@ -308,7 +313,7 @@ class _Creation:
             born = tracked is not None and tracked.kind is TrackingKind.BORN_DISKLESS
             if tracked is None or not born or tracked.status is not TopicStatus.TRACKING:
                 return
-            await asyncio.sleep(BARRIER_POLL_S)
+            await asyncio.sleep(WORKER_POLL_S)
 
     async def _ask_kafka(
         self, topic: CreatableTopic, *, validate_only: bool = False
