@@ -146,6 +146,7 @@ def test_a_preflight_as_json_holds_every_check(checks: list[CheckResult]) -> Non
             "verdict": "refused",
             "found": "compact",
             "remedy": "only delete",
+            "told": "",
         }
     ]
 
