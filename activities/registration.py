@@ -36,6 +36,7 @@ ACTIVITIES: dict[str, ActivityFunction] = {
     TopicActivity.RECONCILE_CONFIGS: configs.reconcile_configs,
     TopicActivity.PROVE_COVERAGE_FOR_ROLL: configs.prove_coverage_for_roll,
     TopicActivity.AWAIT_READINESS: await_readiness,
+    TopicActivity.TELL_OF_GROWTH: topic.tell_of_growth,
     TopicActivity.ABORT_MIGRATION: topic.abort_migration,
     TopicActivity.STOP_TRACKING: topic.stop_tracking,
     TopicActivity.RECORD_CONFIGURATION: operators.record_configuration,

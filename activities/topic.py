@@ -33,6 +33,7 @@ from tideline.domain import failures
 from tideline.domain.config_changes import LIMITS, limits_of
 from tideline.domain.messages import (
     AbortDecision,
+    GrowthFound,
     PartitionRef,
     PartitionSituation,
     PhaseInput,
@@ -50,10 +51,14 @@ from tideline.domain.topic_configs import (
     TIMESTAMP_BEFORE_MAX_MS,
     TIMESTAMP_TYPE,
 )
+from tideline.kafka.new_logs import look_at_new_logs
 from tideline.migration.connections import WorkerServices
+from tideline.migration.growth import take_in
 
 POLL_MS = 100.0
 ROUNDS = 40
+MOST_TOLD = 3
+"""Partitions that came past the gateways, each with what its log holds."""
 SETTLE_S = 0.05
 """Looks at what every broker shows, and the pause between them."""
 
@@ -192,15 +197,38 @@ def _not_tracking(topic: str, missing: Sequence[GatewayRegistration]) -> str:
 
 
 async def _refuse_growth(services: WorkerServices, ref: TopicRef) -> None:
-    """A partition without a row is served by nobody and never migrated (schedules.md, 22)."""
-    found = await services.observer.topic(ref.topic, topic_id=UUID(ref.topic_id))
-    assert found is not None  # else it raises
-    if len(found.partitions) > ref.partitions:
+    """A partition without a row is served by nobody and never migrated (schedules.md, 22). One
+    broker may lag behind the controller: every one is asked."""
+    await services.observer.topic(ref.topic, topic_id=UUID(ref.topic_id))  # or it raises
+    found = await services.observer.partition_count(UUID(ref.topic_id))
+    if found > ref.partitions:
         raise failure(
             failures.TOPIC_CHANGED,
             f"{ref.topic!r} had {ref.partitions} partitions when its migration began and has "
-            f"{len(found.partitions)} now: start the migration again, it goes on with all of them",
+            f"{found} now: start the migration again, it goes on with all of them",
         )
+
+
+async def tell_of_growth(services: WorkerServices, step: TopicStep) -> GrowthFound:
+    """Partitions that came past the gateways while the topic migrated: those that are empty get
+    their rows, the others are told of. Nothing is waited for: the watch goes on looking."""
+    ref, topic_id = step.ref, UUID(step.ref.topic_id)
+    with typed_failures():
+        topic = await services.control_plane.tracked_topic(ref.topic)
+        if topic is None or topic.topic_id != topic_id:
+            await refuse_forgotten(services, ref.topic, topic_id)
+            return GrowthFound()
+        logs = await look_at_new_logs(services.observer, ref.topic, topic_id, topic.partitions)
+        if not logs:
+            return GrowthFound()
+        left = await take_in(services.control_plane, topic, logs)
+    if not left:
+        return GrowthFound()
+    more = f" and {len(left) - MOST_TOLD} more" if left[MOST_TOLD:] else ""
+    return GrowthFound(
+        f"{', '.join(map(str, left[:MOST_TOLD]))}{more} came past the gateways and is served by "
+        f"nobody: see `tideline status {ref.topic}`"
+    )
 
 
 async def stop_tracking(services: WorkerServices, step: TopicStep) -> None:

@@ -12,13 +12,14 @@ from activities.places import leave_place, take_place
 from activities.quiesce import quiesce
 from activities.roll_and_flush import roll_and_flush
 from activities.seed_and_persist import seed_and_persist
-from activities.topic import await_tracking, begin_tracking
+from activities.topic import await_tracking, begin_tracking, tell_of_growth
 from activities.topic_readiness import await_readiness
 from activities.validate import validate_partition
 from activities.zombie_cleanup import zombie_cleanup
 from tideline.domain.messages import (
     ConfigStage,
     ConfigStep,
+    GrowthFound,
     PartitionRef,
     PhaseInput,
     PlaceRequest,
@@ -71,4 +72,5 @@ async def migrate(
     found = await await_readiness(services, ReadinessRequest(ref, options, list(partitions)))
     assert found.ready == list(partitions), found
     await configs(ConfigStage.FROZEN)
+    assert await tell_of_growth(services, step) == GrowthFound()
     await leave_place(services, place)

@@ -23,6 +23,7 @@ with workflow.unsafe.imports_passed_through():
         AbortDecision,
         ConfigStage,
         ConfigStep,
+        GrowthFound,
         PartitionRef,
         PartitionShare,
         PartitionSituation,
@@ -70,6 +71,8 @@ TAKES_A_PLACE = "takes-one-of-the-places-2026-11"
 """Patch: before it only a wave bounded how many topics migrate at once."""
 SHARES_PARTITIONS = "shares-partitions-with-other-topics-2026-11"
 """Patch: before it only a topic's own options bounded how many of its partitions cross at once."""
+TELLS_OF_GROWTH = "tells-of-partitions-past-the-gateways-2026-11"
+"""Patch: before it a migration ended as if they did not exist."""
 SHARE_LASTS = timedelta(seconds=20)
 """After so long it is asked again what operators allow."""
 THROUGH_WITHIN = timedelta(seconds=5)
@@ -151,14 +154,16 @@ class TopicRun:
         return self._outcome()
 
     def _outcome(self) -> TopicOutcome:
-        state, reason = self.state, ""
+        state, reasons = self.state, []
         if state.forced_by:
             left = ", ".join(map(str, state.incomplete))
-            reason = (
+            reasons.append(
                 f"completion forced by {state.forced_by}: prefix of partition {left} not complete"
             )
+        if state.grown:
+            reasons.append(state.grown)
         return TopicOutcome(
-            state.ref.topic, state.ref.topic_id, "hybrid", state.boundaries(), reason
+            state.ref.topic, state.ref.topic_id, "hybrid", state.boundaries(), "; ".join(reasons)
         )
 
     async def _while_paused(self) -> None:
@@ -214,6 +219,10 @@ class TopicRun:
                 await self._configs(ConfigStage.FROZEN)
                 if state.forced_by:
                     await self.fan_out.end_all()
+                if workflow.patched(TELLS_OF_GROWTH):
+                    call = slow(TopicActivity.TELL_OF_GROWTH, GrowthFound)
+                    found = await self.retrying.call(call, self._step, self._urgent, TOPIC_IS_GONE)
+                    state.grown = found.reason
                 await self._leave_place()
                 self._move_to(Stage.ENDED)
 

@@ -100,6 +100,8 @@ class TopicState:
     """By partition the round in which its prefix was found to be complete, until it has ended."""
     own_look: dict[str, bool] = field(default_factory=dict)
     """Partitions that must look for themselves whether they are ready."""
+    grown: str = ""
+    """Partitions that came past the gateways and that nobody serves when the migration ends."""
     looked_after: int = 0
     """Partitions below this one were checked on, in this round of all."""
     columns: PartitionColumns | None = None

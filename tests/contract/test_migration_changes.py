@@ -161,7 +161,7 @@ class Fleet:
     async def _grow(self, statuses: list[PartitionMigrationStatus]) -> None:
         if one := self._one(statuses, MigrationState.DISKLESS_ONLY):
             partitions = sum(s.topic == one.topic for s in statuses)
-            await self.plane.add_partitions(one.topic, partitions + 1)
+            await self.plane.add_partitions(one.topic, one.log.topic_id, partitions, partitions + 1)
 
     async def _move(self, statuses: list[PartitionMigrationStatus]) -> None:
         if one := self._one(statuses, MigrationState.MIGRATING):

@@ -69,7 +69,7 @@ async def test_of_a_topic_of_which_one_partition_has_changed_that_one_is_told(sc
     assert both.topics == (await scene.plane.tracked_topic(name),)
     assert both.rows == {}
     topic = next(t for t in await scene.plane.tracked_topics() if t.topic_id == born.topic_id)
-    await scene.plane.add_partitions(topic.name, 2)
+    await scene.plane.add_partitions(topic.name, born.topic_id, 1, 2)
     (new,) = (await reader.read()).rows
     assert new.partition == 1
 

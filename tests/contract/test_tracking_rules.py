@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from uuid import uuid4
 
 import pytest
@@ -16,6 +17,7 @@ from tideline.control_plane.errors import (
     TopicIdentityConflict,
     TrackingIncomplete,
     UnknownGateway,
+    UnknownLog,
     UnknownTopic,
 )
 from tideline.control_plane.model import TopicStatus, TrackingKind
@@ -144,7 +146,7 @@ async def test_a_topic_born_diskless_gets_its_partitions_with_its_id(scene: Scen
         await scene.plane.complete_creation("new", topic_id, 2)
     with pytest.raises(TopicIdentityConflict):
         await scene.plane.complete_creation("new", uuid4(), 2)
-    await scene.plane.add_partitions("new", 3)
+    await scene.plane.add_partitions("new", topic_id, 2, 3)
     topic = await scene.plane.tracked_topic("new")
     assert topic is not None
     assert topic.topic_id == topic_id
@@ -169,12 +171,49 @@ async def test_partitions_wait_until_the_migration_is_done(scene: Scene) -> None
     gateway = await scene.gateway()
     name, (log,) = await scene.migrating_topic([gateway])
     with pytest.raises(PartitionsMigrating, match="no B0 yet: partition 0"):
-        await scene.plane.add_partitions(name, 2)
+        await scene.plane.add_partitions(name, log.topic_id, 1, 2)
     await scene.persist(log, 10, await scene.quiesce(log, [gateway]))
-    await scene.plane.add_partitions(name, 2)
+    await asyncio.gather(
+        *(scene.plane.add_partitions(name, log.topic_id, 1, total) for total in (2, 3, 3))
+    )
     topic = await scene.plane.tracked_topic(name)
     assert topic is not None
-    assert [p.boundary for p in topic.partitions.values()] == [10, 0]
+    assert [p.boundary for p in topic.partitions.values()] == [10, 0, 0]
+
+
+async def test_only_partitions_that_somebody_has_looked_at_are_declared_diskless(
+    scene: Scene,
+) -> None:
+    """Schedule 22: neither one below them, nor those of another topic of the name."""
+    gateway = await scene.gateway()
+    name, (log,) = await scene.migrating_topic([gateway])
+    await scene.persist(log, 10, await scene.quiesce(log, [gateway]))
+    with pytest.raises(UnknownLog, match="partition 1 of topic id"):
+        await scene.plane.add_partitions(name, log.topic_id, 2, 4)
+    with pytest.raises(TopicIdentityConflict, match="not with id"):
+        await scene.plane.add_partitions(name, uuid4(), 1, 2)
+    topic = await scene.plane.tracked_topic(name)
+    assert topic is not None
+    assert list(topic.partitions) == [0]
+
+
+async def test_a_migration_that_is_started_again_takes_across_what_came_past_the_gateways(
+    scene: Scene,
+) -> None:
+    """Schedule 22: the partition has records, so that it migrates; the others stay as they are."""
+    gateway = await scene.gateway()
+    name, (log,) = await scene.migrating_topic([gateway])
+    await scene.persist(log, 10, await scene.quiesce(log, [gateway]))
+    about = (name, log.topic_id, TrackingKind.MIGRATED, 2, "CreateTime", 1_000)
+    for _ in range(2):
+        await scene.plane.begin_tracking(*about)
+    topic = await scene.plane.tracked_topic(name)
+    assert topic is not None
+    assert topic.status is TopicStatus.ACTIVE
+    assert [p.boundary for p in topic.partitions.values()] == [10, -1]
+    assert topic.partitions[1].state is MigrationState.MIGRATING
+    with pytest.raises(PartitionsMigrating, match="no B0 yet: partition 1"):
+        await scene.plane.add_partitions(name, log.topic_id, 2, 3)
 
 
 async def test_the_registry_tells_the_zone_that_a_gateway_has_now(scene: Scene) -> None:

@@ -42,6 +42,14 @@ async def success(world: World, client: Client) -> WorkflowHandle[Any, Any]:
     return handle
 
 
+async def grown_past_the_gateways(world: World, client: Client) -> WorkflowHandle[Any, Any]:
+    """A partition that nobody serves is told of when the migration ends."""
+    world.grown = "partition 1 (log ends by replica: 1: 4) came past the gateways"
+    handle = await world.start(client)
+    await ended(handle)
+    return handle
+
+
 async def abort(world: World, client: Client) -> WorkflowHandle[Any, Any]:
     """Aborted while a partition drains."""
     held = world.hold(Phase.DRAIN_TRANSACTIONS)
@@ -313,6 +321,7 @@ SCENARIOS: dict[str, Scenario] = {
     "overdue": overdue,
     "continued": continued,
     "looked_at_together": looked_at_together,
+    "grown_past_the_gateways": grown_past_the_gateways,
     "asked_for_each_pause": asked_for_each_pause,
     "let_through": let_through,
     "permit_given_back": permit_given_back,

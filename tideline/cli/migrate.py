@@ -152,6 +152,8 @@ def _answer(outcome: TopicOutcome, workflow_id: str, url: str | None, output: Fo
     elif outcome.outcome == "hybrid":
         boundaries = ", ".join(f"{p}: {b0}" for p, b0 in outcome.boundaries.items())
         echo(f"{outcome.topic} is hybrid. B0 by partition: {boundaries}")
+        if outcome.reason:
+            echo(outcome.reason, err=True)
     else:
         echo(f"{outcome.topic}: {outcome.outcome} {outcome.reason}".rstrip())
     if outcome.outcome != "hybrid":

@@ -261,14 +261,14 @@ class CatalogedControlPlane:
                 limits = self._limits(topic_id, topic.timestamp_type, topic.max_message_bytes)
                 await self.count([limits])
 
-    async def add_partitions(self, name: str, new_total: int) -> None:
+    async def add_partitions(self, name: str, topic_id: UUID, first: int, total: int) -> None:
         topic = await self._plane.tracked_topic(name)
-        if topic is None or topic.topic_id is None or new_total <= len(topic.partitions):
-            return await self._plane.add_partitions(name, new_total)
+        if topic is None or topic.topic_id != topic_id or total <= len(topic.partitions):
+            return await self._plane.add_partitions(name, topic_id, first, total)
         born = topic.kind is TrackingKind.BORN_DISKLESS
-        first = 0 if born else len(topic.partitions)
-        async with self._counting(Topic(topic.topic_id, name, born, new_total, first)):
-            await self._plane.add_partitions(name, new_total)
+        born_from = 0 if born else len(topic.partitions)
+        async with self._counting(Topic(topic_id, name, born, total, born_from)):
+            await self._plane.add_partitions(name, topic_id, first, total)
 
     async def delete_topic(
         self, topic_id: UUID, by: str = "gateway", why: str = "Kafka deleted it"

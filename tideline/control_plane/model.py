@@ -275,6 +275,8 @@ class WatchFinding:
                     f"log of replica {', '.join(found.get('log_ends', {}))}, kept: {where}{why}: "
                     f"somebody writes past the gateways ({since})"
                 )
+            case FindingKind.GROWN:
+                return f"{self.topic}-{self.subject}: {self._grown()} ({since})"
         if (gap := found.get("gap")) is not None:
             said = gap.get("said") or "what remote segments hold is not known"
             return (
@@ -287,6 +289,20 @@ class WatchFinding:
             f"{', '.join(found.get('log_ends', {}))} ends {found.get('offsets')} offsets short "
             f"of B0 ({since})"
         )
+
+    def _grown(self) -> str:
+        found, came = self.detail, "it came past the gateways and nobody serves it"
+        if found.get("offsets"):
+            return (
+                f"{came}: its log holds {found['offsets']} offsets on replica "
+                f"{', '.join(found.get('log_ends', {}))}: `tideline migrate {self.topic}` takes it "
+                "across; one of a topic that was created diskless does not migrate"
+            )
+        if silent := found.get("not_known_of"):
+            return f"{came}: replica {', '.join(map(str, silent))} does not say that it is empty"
+        if "behind" in found:
+            return f"{came}: it is empty, and waits for partition {found['behind']}"
+        return f"{came}: it is empty, and is taken in when every other partition has its B0"
 
 
 UNACCOUNTED = "unaccounted"

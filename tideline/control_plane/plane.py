@@ -287,9 +287,13 @@ class ControlPlane(Protocol):
         ``NotMigrating`` after an abort, ``RoundOver`` when it is not in ``round``.
         """
 
-    async def add_partitions(self, name: str, new_total: int) -> None:
-        """Partitions up to ``new_total`` (exclusive) are born diskless at B0 = 0. Raises
-        ``PartitionsMigrating`` while one of the topic has no B0 (schedule 22).
+    async def add_partitions(self, name: str, topic_id: UUID, first: int, total: int) -> None:
+        """Partitions from ``first`` up to ``total`` (exclusive), whose logs in Kafka the caller has
+        seen empty, are born diskless at B0 = 0; those that are known stay as they are.
+
+        Raises ``PartitionsMigrating`` while one of the topic has no B0 (schedule 22),
+        ``UnknownLog`` when one below ``first`` is not known either: nobody has looked at it, and
+        ``TopicIdentityConflict`` when the name is another topic's.
         """
 
     async def stop_tracking(self, name: str, round: int | None = None) -> None:

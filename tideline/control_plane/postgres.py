@@ -277,8 +277,8 @@ class PostgresControlPlane(ControlPlane):
     async def activate_topic(self, name: str, round: int | None = None) -> None:
         await self._call(Function("activate_topic", nothing), name, round)
 
-    async def add_partitions(self, name: str, new_total: int) -> None:
-        await self._call(Function("add_partitions", nothing), name, new_total)
+    async def add_partitions(self, name: str, topic_id: UUID, first: int, total: int) -> None:
+        await self._call(Function("add_partitions", nothing), name, topic_id, first, total)
 
     async def stop_tracking(self, name: str, round: int | None = None) -> None:
         await self._call(Function("stop_tracking", nothing), name, round)

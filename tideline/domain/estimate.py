@@ -188,7 +188,7 @@ KAFKA_OF_TIERED_PARTITION: Mapping[str, Requests] = {
 """And beside those, of a log with one leader epoch, a part of which is local and remote."""
 KAFKA_OF_PREFLIGHT = Requests(7, brokers=6)
 """Of a topic, its name's id included."""
-KAFKA_OF_TOPIC = Requests(17, brokers=13)
+KAFKA_OF_TOPIC = Requests(22, brokers=17)
 """Tracking, five stages of configs and one look at readiness, which asks each broker for many
 partitions at once."""
 READINGS_A_PARTITION = 1.0

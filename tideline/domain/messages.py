@@ -65,6 +65,8 @@ class TopicActivity(StrEnum):
     AWAIT_TRACKING = "await_tracking"
     """``TopicStep`` -> nothing, when every gateway tracks the topic and it is ACTIVE. Fails as
     Waiting, naming the gateway."""
+    TELL_OF_GROWTH = "tell_of_growth"
+    """``TopicStep`` -> ``GrowthFound``: what came past the gateways while the topic migrated."""
     RECONCILE_CONFIGS = "reconcile_configs"
     """``ConfigStep`` -> nothing. Fails as StaleStage when Postgres is past the stage."""
     PROVE_COVERAGE_FOR_ROLL = "prove_coverage_for_roll"
@@ -201,6 +203,14 @@ class TopicOutcome:
     """``hybrid`` or ``aborted``. A refused migration fails, with the reason as its message."""
     boundaries: dict[str, int] = field(default_factory=dict)
     reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GrowthFound:
+    """Partitions of a topic that came past the gateways, beside those that were taken in."""
+
+    reason: str = ""
+    """Which, and what their logs hold; empty: there is none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ broker directly can do both; the watches of the worker find out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -18,6 +18,7 @@ from tideline.domain.config_changes import (
     problem_with_value,
     shown_limits,
 )
+from tideline.domain.grown import NewLog, first_in_the_way
 from tideline.domain.migration import UNDEFINED_OFFSET, MigrationState
 from tideline.domain.topic_configs import TopicLimits
 
@@ -31,6 +32,8 @@ class FindingKind(StrEnum):
     detail) if all do that answer."""
     CONFIG = "config"
     """A config that was changed at a broker, past the gateways."""
+    GROWN = "grown"
+    """A partition that Kafka has and Postgres has no row of: nobody serves it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,22 @@ def log_end_findings(row: WatchedPartition, ends: Mapping[int, int]) -> list[Fin
             # No replica that answers reaches it: a log gap.
             detail["gap"] = {"first": max(short.values()), "end": row.prefix_end}
         found.append(Finding(FindingKind.SHORT, str(row.partition), detail))
+    return found
+
+
+def grown_findings(logs: Sequence[NewLog]) -> list[Finding]:
+    """Partitions that came past the gateways and were not taken in."""
+    in_the_way = first_in_the_way(logs)
+    found = []
+    for log in logs:
+        detail: dict[str, Any] = {
+            "log_ends": {str(node): end for node, end in sorted(log.ends.items())},
+            "not_known_of": [node for node in log.replicas if node not in log.ends],
+            "offsets": log.offsets,
+        }
+        if in_the_way is not None and log.is_empty and log.partition > in_the_way.partition:
+            detail["behind"] = in_the_way.partition
+        found.append(Finding(FindingKind.GROWN, str(log.partition), detail))
     return found
 
 

@@ -165,6 +165,11 @@ class KafkaObserver:
         """
         return await self._topics_from(names, await self._cluster.any())
 
+    async def partition_count(self, topic_id: UUID) -> int:
+        """How many partitions the topic has, whichever broker lags behind the controller: see
+        :meth:`~tideline.kafka.topic_identity.TopicIdentity.partitions`."""
+        return await TopicIdentity(self._cluster, self._timeout_ms).partitions(topic_id)
+
     async def all_topics(self) -> dict[str, TopicLayout]:
         """Every topic of the cluster, as any one broker knows them."""
         found = await self._topics_from(None, await self._cluster.any())

@@ -1,4 +1,5 @@
-"""Which topic ids Kafka has: asked by id, of every broker, at a known offset of its metadata.
+"""Which topic ids Kafka has, and how many partitions a topic: asked by id, of every broker, at a
+known offset of its metadata.
 
 A broker that has just started, or lags behind the controller, does not know the newest topics: that
 it knows none of an id says nothing. A *whole look* asks every broker after each has fetched the
@@ -113,6 +114,22 @@ class TopicIdentity:
             f"two looks at metadata offsets {first.metadata_offset} and {second.metadata_offset}"
         )
         return Finding(Presence.GONE, why, tuple(looks))
+
+    async def partitions(self, topic_id: UUID) -> int:
+        """How many partitions the topic has: the most that a broker knows, after each has fetched
+        what the quorum had committed when this was asked. 0: no broker knows the topic. Raises as
+        :meth:`look`."""
+        look = await self.look([topic_id])
+        await asyncio.sleep(BETWEEN_LOOKS_S)
+        counts = await asyncio.gather(*(self._count(node, topic_id) for node in look.brokers))
+        return max(counts, default=0)
+
+    async def _count(self, node: int, topic_id: UUID) -> int:
+        connection = await self._cluster.node(node)
+        request = _metadata((md.MetadataRequestTopic(topic_id=topic_id, name=None),))
+        answer = await connection.send(request, timeout_ms=self._timeout_ms)
+        assert isinstance(answer, MetadataResponse)
+        return max((len(t.partitions) for t in answer.topics if t.topic_id == topic_id), default=0)
 
     async def ids_of(self, names: Sequence[str]) -> dict[str, UUID | None]:
         """The id under each name as *one* broker has it; ``None``: it knows no such topic. A name

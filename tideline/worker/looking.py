@@ -13,6 +13,7 @@ import structlog
 
 from tideline.control_plane.model import TrackedPartition, TrackedTopic
 from tideline.domain.config_changes import JUDGED
+from tideline.domain.grown import NewLog
 from tideline.domain.watched import (
     Finding,
     WatchedPartition,
@@ -21,6 +22,7 @@ from tideline.domain.watched import (
 )
 from tideline.errors import TidelineError
 from tideline.kafka.errors import KafkaError
+from tideline.kafka.new_logs import new_logs, unknown_partitions
 from tideline.kafka.observer import DEBUG_CONSUMER, OffsetAnswer, OffsetSpec, TopicLayout
 from tideline.kafka.topic_observer import ConfigEntry
 from tideline.migration.connections import WorkerServices
@@ -40,6 +42,8 @@ class Seen:
     """What one look at one topic found."""
 
     findings: Sequence[Finding] = ()
+    new: Sequence[NewLog] = ()
+    """Partitions that Kafka has and Postgres has no row of."""
     unheard: int = 0
     """Replicas whose log end could not be compared with B0."""
     problem: str = ""
@@ -92,7 +96,8 @@ async def compare(services: WorkerServices, topics: Sequence[TrackedTopic]) -> d
         )
         for topic in meant:
             assert topic.topic_id is not None
-            seen[topic.topic_id] = _judged(topic, ends, views[topic.name])
+            layout = layouts[topic.name]
+            seen[topic.topic_id] = _judged(topic, layout, ends, views[topic.name])
     return seen
 
 
@@ -100,7 +105,9 @@ def _unknown(topic: TrackedTopic, problem: str) -> Seen:
     return Seen(unheard=len(topic.partitions), problem=problem)
 
 
-def _judged(topic: TrackedTopic, ends: LogEnds, views: Views | TidelineError) -> Seen:
+def _judged(
+    topic: TrackedTopic, layout: TopicLayout, ends: LogEnds, views: Views | TidelineError
+) -> Seen:
     if not isinstance(views, list):
         return _unknown(topic, str(views))
     rows = [_watched(row) for row in topic.partitions.values()]
@@ -118,25 +125,36 @@ def _judged(topic: TrackedTopic, ends: LogEnds, views: Views | TidelineError) ->
             {key: entry.value for key, entry in view.items()},
         )
     once = {(f.kind, f.subject): f for f in found}
-    return Seen(list(once.values()), ends.unheard.get(topic.name, 0))
+    of_new = {n: ends.ends[topic.name, n] for n in unknown_partitions(layout, topic.partitions)}
+    new = new_logs(layout, topic.partitions, of_new)
+    return Seen(list(once.values()), new, ends.unheard.get(topic.name, 0))
 
 
 async def _log_ends(
     services: WorkerServices, topics: Sequence[TrackedTopic], layouts: Mapping[str, TopicLayout]
 ) -> LogEnds:
-    """Of every replica of the partitions whose B0 is set."""
+    """Of every replica of the partitions whose B0 is set; of those that Postgres does not know, at
+    their leader's epoch."""
     by_node: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    epochs: dict[tuple[str, int], int] = {}
     for topic in topics:
         layout = layouts[topic.name]
-        for number, row in topic.partitions.items():
-            if row.boundary >= 0 and number in layout.partitions:
+        new = unknown_partitions(layout, topic.partitions)
+        epochs |= {(topic.name, n): layout.partitions[n].leader_epoch for n in new}
+        crossed = [n for n, row in topic.partitions.items() if row.boundary >= 0]
+        for number in (*crossed, *new):
+            if number in layout.partitions:
                 for node in layout.partitions[number].replicas:
                     by_node[node][topic.name].append(number)
     found = LogEnds()
     for node, wanted in sorted(by_node.items()):
         try:
             answers = await services.observer.offsets_of(
-                wanted, OffsetSpec.LATEST, node=node, replica_id=DEBUG_CONSUMER
+                wanted,
+                OffsetSpec.LATEST,
+                node=node,
+                leader_epochs=epochs,
+                replica_id=DEBUG_CONSUMER,
             )
         except TidelineError as error:
             log.debug("replica_not_watched", node=node, reason=str(error))
@@ -146,7 +164,7 @@ async def _log_ends(
                 answer = answers.get((name, number))
                 if isinstance(answer, OffsetAnswer):
                     found.ends[name, number][node] = answer.offset
-                else:
+                elif (name, number) not in epochs:
                     found.unheard[name] += 1
     return found
 

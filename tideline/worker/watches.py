@@ -1,8 +1,10 @@
-"""Compares Kafka with Postgres for ever: log ends with B0, and topic configs with what is held.
+"""Compares Kafka with Postgres for ever: log ends with B0, topic configs with what is held, and
+partitions with their rows.
 
-Nothing is changed or decided here. What is found goes into Postgres, where ``tideline status``
-shows it, and into gauges; a tail past B0 is exported, so that nothing a broker has taken is lost
-unseen (docs/failures.md says what to do).
+One thing is changed here: an empty partition that came past the gateways to a diskless topic gets
+its row. What is found goes into Postgres, where ``tideline status`` shows it, and into gauges; a
+tail past B0 is exported, so that nothing a broker has taken is lost unseen (docs/failures.md says
+what to do).
 """
 
 from __future__ import annotations
@@ -17,9 +19,10 @@ from prometheus_client import REGISTRY, CollectorRegistry, Gauge
 
 from tideline.control_plane.model import TopicStatus, TrackedTopic
 from tideline.domain.ids import TopicIdPartition
-from tideline.domain.watched import Finding, FindingKind
+from tideline.domain.watched import Finding, FindingKind, grown_findings
 from tideline.errors import TidelineError
 from tideline.migration.connections import WorkerServices
+from tideline.migration.growth import take_in
 from tideline.worker.kept_tails import TailKeeper
 from tideline.worker.log_gaps import GapLooker, is_gap
 from tideline.worker.looking import Seen, compare, in_portions
@@ -46,6 +49,11 @@ class WatchGauges:
             FindingKind.SHORT: by_partition(
                 "inkless_boundary_short_offsets",
                 "Offsets below B0 that a replica's classic log ends before, where there are any",
+            ),
+            FindingKind.GROWN: by_partition(
+                "inkless_unknown_partition_offsets",
+                "Offsets in the log of a partition that came past the gateways and that nobody "
+                "serves; 0: it is empty, or no replica says what it holds",
             ),
         }
         self._gaps = Gauge(
@@ -123,11 +131,12 @@ class KafkaWatch:
         seen: dict[UUID, Seen] = {}
         for portion in in_portions(watched.values()):
             seen |= await compare(self._services, portion)
-        certain = {
-            topic_id: self._certain(topic_id, found.findings)
-            for topic_id, found in seen.items()
-            if not found.problem
-        }
+        certain: dict[UUID, list[Finding]] = {}
+        for topic_id, found in seen.items():
+            if not found.problem:
+                plane = self._services.control_plane
+                grown = grown_findings(await take_in(plane, watched[topic_id], found.new))
+                certain[topic_id] = self._certain(topic_id, [*found.findings, *grown])
         by_log = [
             (watched[topic_id].name, TopicIdPartition(topic_id, int(f.subject)), f)
             for topic_id, findings in certain.items()

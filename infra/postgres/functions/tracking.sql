@@ -9,13 +9,13 @@ LANGUAGE sql AS $$
 $$;
 
 -- Born diskless: B0 = 0 at epoch 0, so that the whole log is the suffix.
-CREATE FUNCTION add_diskless_logs(p_topic topics, p_partitions integer) RETURNS void
+CREATE FUNCTION add_diskless_logs(p_topic topics, p_first integer, p_total integer) RETURNS void
 LANGUAGE sql AS $$
     INSERT INTO logs (topic_id, partition, topic_name, migration_state, log_start_offset,
             high_watermark, suffix_start, diskless_log_start_offset,
             diskless_log_start_epoch, tiering_complete)
         SELECT p_topic.topic_id, p, p_topic.name, 'DISKLESS_ONLY', 0, 0, 0, 0, 0, true
-        FROM generate_series(0, p_partitions - 1) AS p
+        FROM generate_series(p_first, p_total - 1) AS p
         ON CONFLICT (topic_id, partition) DO NOTHING
 $$;
 
@@ -122,11 +122,13 @@ BEGIN
         END IF;
     END IF;
     PERFORM join_round(v_run, v_topic);
-    IF v_topic.status = 'tracking' AND p_topic_id IS NOT NULL THEN
+    IF p_topic_id IS NOT NULL THEN
+        -- Also of a topic that is active: every gateway tracks it, and one that came past them is
+        -- served by nobody.
         IF p_kind = 'migrated' THEN
             PERFORM add_migrating_logs(v_topic, p_partitions);
-        ELSE
-            PERFORM add_diskless_logs(v_topic, p_partitions);
+        ELSIF v_topic.status = 'tracking' THEN
+            PERFORM add_diskless_logs(v_topic, 0, p_partitions);
         END IF;
     END IF;
     PERFORM notify_topic(p_name);
@@ -154,7 +156,7 @@ BEGIN
             round = CASE WHEN v_topic.topic_id IS NULL AND v_topic.status = 'tracking'
                 THEN round + 1 ELSE round END
         WHERE topic_key = v_topic.topic_key RETURNING * INTO v_topic;
-    PERFORM add_diskless_logs(v_topic, p_partitions);
+    PERFORM add_diskless_logs(v_topic, 0, p_partitions);
     PERFORM notify_topic(p_name);
 END
 $$;
@@ -242,23 +244,38 @@ BEGIN
 END
 $$;
 
--- New partitions of a topic that is diskless already are born diskless (schedule 22).
-CREATE FUNCTION add_partitions(p_name text, p_new_total integer) RETURNS void
+-- New partitions of a topic that is diskless already are born diskless (schedule 22): from p_first up to
+-- p_total (exclusive), all of which the caller has seen empty in Kafka; nobody has looked at another
+-- topic of the name.
+CREATE FUNCTION add_partitions(
+    p_name text, p_topic_id uuid, p_first integer, p_total integer
+) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
 DECLARE
     v_topic topics := lock_live_topic(p_name);
     v_pending text;
+    v_unseen integer;
 BEGIN
-    PERFORM assert_partition_count(p_new_total);
+    PERFORM assert_partition_count(p_total);
+    IF v_topic.topic_id IS DISTINCT FROM p_topic_id THEN
+        PERFORM refuse('TL014',
+            format('topic %s is tracked with id %s, not with id %s', p_name, v_topic.topic_id,
+                p_topic_id),
+            'Read the tracked topics again.');
+    END IF;
     SELECT string_agg(partition::text, ', ' ORDER BY partition) INTO v_pending FROM logs
-        WHERE topic_id = v_topic.topic_id AND diskless_log_start_offset < 0;
-    IF v_pending IS NOT NULL OR v_topic.topic_id IS NULL THEN
+        WHERE topic_id = p_topic_id AND diskless_log_start_offset < 0;
+    IF v_pending IS NOT NULL THEN
         PERFORM refuse('TL023',
-            format('topic %s is migrating (no B0 yet: partition %s)', p_name,
-                coalesce(v_pending, 'all, it is being created')),
+            format('topic %s is migrating (no B0 yet: partition %s)', p_name, v_pending),
             'Add partitions when the migration is done, or abort it first.');
     END IF;
-    PERFORM add_diskless_logs(v_topic, p_new_total);
+    SELECT min(p) INTO v_unseen FROM generate_series(0, p_first - 1) AS p
+        WHERE NOT EXISTS (SELECT FROM logs WHERE topic_id = p_topic_id AND partition = p);
+    IF v_unseen IS NOT NULL THEN
+        PERFORM refuse_unknown_log(p_topic_id, v_unseen);
+    END IF;
+    PERFORM add_diskless_logs(v_topic, p_first, p_total);
     PERFORM notify_topic(p_name);
 END
 $$;

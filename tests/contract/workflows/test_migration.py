@@ -37,3 +37,12 @@ async def test_configs_are_held_stage_by_stage(world: World, client: Client) -> 
         ConfigStage.ROLLING,
         ConfigStage.FROZEN,
     ]
+
+
+async def test_a_migration_does_not_end_as_if_what_came_past_the_gateways_did_not_exist(
+    world: World, client: Client
+) -> None:
+    world.grown = "partition 1 (log ends by replica: 1: 4) came past the gateways"
+    async with world.worker(client):
+        outcome = await world.run(client)
+    assert (outcome.outcome, outcome.reason) == ("hybrid", world.grown)

@@ -28,6 +28,7 @@ from tideline.domain.messages import (
     ConfigStage,
     ConfigStep,
     Followed,
+    GrowthFound,
     JoinRequest,
     PartitionRef,
     PartitionShare,
@@ -111,6 +112,8 @@ class World:
     """Without one its own: the next test does not carry on what one that failed leaves running."""
     share: int | None = None
     """What operators allow of the topic's partitions."""
+    grown: str = ""
+    """What came past the gateways, when the migration ends."""
     places: list[str] = field(default_factory=list)
     """Runs that have one of the places of topics that migrate at once."""
     _between: set[int] = field(default_factory=set)
@@ -238,6 +241,11 @@ class World:
                 self.logs[partition].ready = True
                 found.ready.append(partition)
         return found
+
+    @activity.defn(name=TopicActivity.TELL_OF_GROWTH)
+    async def tell_of_growth(self, step: TopicStep) -> GrowthFound:
+        await self._enter(TopicActivity.TELL_OF_GROWTH)
+        return GrowthFound(self.grown)
 
     @activity.defn(name=TopicActivity.ABORT_MIGRATION)
     async def abort_migration(self, step: TopicStep) -> AbortDecision:

@@ -23,6 +23,7 @@ from activities.topic import (
     observe_partition,
     reopen_partition,
     resolve_topic,
+    tell_of_growth,
 )
 from activities.validate import validate_partition
 from activities.zombie_cleanup import zombie_cleanup
@@ -35,6 +36,7 @@ from tideline.domain.ids import TopicPartition
 from tideline.domain.messages import (
     TOPIC_WORKFLOW,
     Followed,
+    GrowthFound,
     JoinRequest,
     TopicMigrationInput,
     TopicOutcome,
@@ -376,6 +378,36 @@ async def test_partitions_that_a_gateway_let_through_before_it_knew_hold_the_top
     error = await failure_of(await_tracking(world.services, EMPTY))
     assert error.type == failures.TOPIC_CHANGED
     assert world.plane.status is TopicStatus.TRACKING
+
+
+async def test_partitions_that_one_broker_does_not_know_yet_hold_the_topic_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Schedule 22: every broker is asked how many there are."""
+    world.plane.status = TopicStatus.TRACKING
+    world.plane.tracked_by(BarrierEntry(gateway(1), True))
+
+    async def two(topic_id: UUID) -> int:
+        return 2
+
+    monkeypatch.setattr(world.kafka, "partition_count", two)
+    error = await failure_of(await_tracking(world.services, STEP))
+    assert error.type == failures.TOPIC_CHANGED
+    assert "had 1 partitions" in error.message
+    assert "has 2 now" in error.message
+
+
+async def test_a_migration_takes_in_what_is_empty_when_it_ends_and_tells_of_the_rest(
+    world: World,
+) -> None:
+    world.plane.row = replace(world.plane.row, state=MigrationState.HYBRID, boundary=100)
+    assert await tell_of_growth(world.services, STEP) == GrowthFound()
+    world.kafka.more_ends = {1: dict.fromkeys((1, 2, 3), 0), 2: {1: 4, 2: 4, 3: 4}}
+    found = await tell_of_growth(world.services, STEP)
+    assert "partition 2 (log ends by replica: 1: 4, 2: 4, 3: 4) came past the gateways" in (
+        found.reason
+    )
+    assert {n: row.boundary for n, row in world.plane.topic.partitions.items()} == {0: 100, 1: 0}
 
 
 async def test_an_abort_is_won_before_and_lost_after_the_boundary(world: World) -> None:

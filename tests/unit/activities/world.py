@@ -212,6 +212,8 @@ class FakeKafka:
     topic_id: UUID = TOPIC_ID
     partitions: int = 1
     """All of them led by the same broker."""
+    more_ends: dict[int, dict[int, int]] = field(default_factory=dict)
+    """Log ends of further partitions that somebody has added, by number; broker 1 leads them."""
     log_start: int = 0
     ends: dict[int, int] = field(default_factory=lambda: {1: 100, 2: 100, 3: 100})
     local_starts: dict[int, int] = field(default_factory=lambda: {1: 100, 2: 100, 3: 100})
@@ -262,9 +264,11 @@ class FakeKafka:
             raise TopicReplaced(f"topic {name!r} has topic id {self.topic_id}, not {topic_id}")
         if name != "orders":
             return None
-        return TopicLayout(
-            name, self.topic_id, False, dict.fromkeys(range(self.partitions), self.layout)
-        )
+        numbers = (*range(self.partitions), *self.more_ends)
+        return TopicLayout(name, self.topic_id, False, dict.fromkeys(numbers, self.layout))
+
+    async def partition_count(self, topic_id: UUID) -> int:
+        return self.partitions + len(self.more_ends)
 
     async def partition(
         self, topic: str, partition: int, node: int | None = None, *, topic_id: UUID | None = None
@@ -298,7 +302,7 @@ class FakeKafka:
             case OffsetSpec.LATEST_TIERED:
                 value = self.highest_tiered
             case OffsetSpec.LATEST if replica_id == DEBUG_CONSUMER:
-                value = self.ends[node]
+                value = self.more_ends.get(partition, self.ends)[node]
             case OffsetSpec.LATEST:
                 value = self.last_stable if read_committed else self.watermarks[node]
             case _:
@@ -319,7 +323,13 @@ class FakeKafka:
         return {name: await self.topic(name) for name in names}
 
     async def offsets_of(
-        self, wanted: Any, spec: int, *, node: int, replica_id: int = DEBUG_CONSUMER
+        self,
+        wanted: Any,
+        spec: int,
+        *,
+        node: int,
+        leader_epochs: Any = None,
+        replica_id: int = DEBUG_CONSUMER,
     ) -> dict[tuple[str, int], OffsetAnswer]:
         self.asked.append(f"offsets of broker {node}")
         return {

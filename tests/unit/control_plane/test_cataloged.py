@@ -209,14 +209,14 @@ async def test_topics_born_diskless_and_added_partitions_are_told(scene: Catalog
     assert scene.bucket.objects == {}
     await scene.plane.complete_creation("new", topic_id, 2)
     await scene.plane.update_topic_limits(topic_id, max_message_bytes=800)
-    await scene.plane.add_partitions("new", 3)
+    await scene.plane.add_partitions("new", topic_id, 2, 3)
     found = (await scene.catalog()).topics[topic_id]
     assert (found.name, found.born_diskless, found.partitions) == ("new", True, 3)
     assert found.limits == {"timestamp_type": "LogAppendTime", "max_message_bytes": 800}
     gateway = await scene.gateway()
     log = await scene.hybrid_log(gateway)
     (migrated,) = [t for t in await scene.memory.tracked_topics() if t.topic_id == log.topic_id]
-    await scene.plane.add_partitions(migrated.name, 2)
+    await scene.plane.add_partitions(migrated.name, log.topic_id, 1, 2)
     facts = await scene.facts(TopicIdPartition(log.topic_id, 1))
     assert facts.boundary is not None
     assert facts.boundary.boundary == 0

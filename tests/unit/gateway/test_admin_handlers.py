@@ -618,19 +618,6 @@ async def test_partitions_are_not_added_while_a_topic_migrates() -> None:
     assert plane.said == []
 
 
-async def test_new_partitions_are_told_to_the_control_plane_until_it_hears() -> None:
-    view = tracked(5, 7)
-    kafka, plane = Kafka(CreatePartitionsRequest=grown), AdminPlane(view, away=2)
-    async with (
-        FakeBroker(kafka) as broker,
-        gateway(broker, admin(view, plane)) as g,
-    ):
-        answer = await ask(g, grow_to(4, "tracked"))
-        await within("the control plane to hear of it", plane.heard.wait())
-    assert answer.results[0].error_code is ErrorCode.none
-    assert plane.said == [("add_partitions", "tracked", 4)]
-
-
 async def test_a_deleted_topics_id_is_told_by_name_and_by_id() -> None:
     """Schedule 19."""
 
@@ -727,14 +714,15 @@ def nowhere(request: Any) -> MetadataResponse:
         brokers=(),
         cluster_id="c",
         controller_id=BrokerId(1),
-        topics=(
+        topics=tuple(
             MetadataResponseTopic(
                 error_code=ErrorCode.unknown_topic_or_partition,
-                name=request.topics[0].name,
+                name=topic.name,
                 topic_id=None,
                 is_internal=False,
                 partitions=(),
-            ),
+            )
+            for topic in request.topics
         ),
     )
 

@@ -26,6 +26,7 @@ from tests.unit.gateway.test_admin_handlers import (
     created,
     grow_to,
     grown,
+    nowhere,
     replacing,
     setting,
     share_fetch,
@@ -152,7 +153,7 @@ async def test_who_may_not_create_a_name_does_not_hear_that_it_is_tracked() -> N
 async def test_a_topic_that_migrates_since_the_rights_of_another_were_asked_does_not_grow() -> None:
     """Its new partitions would have no row, and be served by nobody (schedule 22)."""
     view = tracked(5)
-    kafka, plane = Kafka(CreatePartitionsRequest=grown), AdminPlane(view)
+    kafka, plane = Kafka(CreatePartitionsRequest=grown, MetadataRequest=nowhere), AdminPlane(view)
 
     def joins(request: Any) -> Any:
         kept = view.topics()
@@ -167,4 +168,5 @@ async def test_a_topic_that_migrates_since_the_rights_of_another_were_asked_does
     assert passed.error_code is ErrorCode.none
     assert refused.error_code is ErrorCode.request_timed_out
     assert "try again" in refused.error_message
-    assert [t.name for t in kafka.asked[0].topics] == ["tracked"]
+    (growing,) = (r for r in kafka.asked if type(r).__name__ == "CreatePartitionsRequest")
+    assert [t.name for t in growing.topics] == ["tracked"]

@@ -14,6 +14,7 @@ from kio.schema.delete_topics.v6.response import DeletableTopicResult, DeleteTop
 from kio.schema.describe_quorum.v2 import response as dq
 from kio.schema.describe_topic_partitions.v0 import response as dt
 from kio.schema.errors import ErrorCode
+from kio.schema.list_offsets.v9 import response as lo
 from kio.schema.metadata.v12 import response as md
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i16, i32, i64
@@ -30,6 +31,10 @@ class FakeController:
 
     topics: dict[str, UUID] = field(default_factory=dict)
     history: list[dict[str, UUID]] = field(default_factory=lambda: [{}])
+    grown: list[dict[str, int]] = field(default_factory=lambda: [{}])
+    """As ``history``: topics that have more than one partition."""
+    ends: dict[str, int] = field(default_factory=dict)
+    """Log end (exclusive) of the partitions of each topic, on all brokers; 0 without one."""
 
     @property
     def offset(self) -> int:
@@ -38,13 +43,20 @@ class FakeController:
     def create(self, name: str, topic_id: UUID | None = None) -> UUID:
         assert name not in self.topics
         self.topics[name] = topic_id or uuid4()
-        self.history.append(dict(self.topics))
+        self._commit()
         return self.topics[name]
 
     def delete(self, name: str) -> UUID:
         gone = self.topics.pop(name)
-        self.history.append(dict(self.topics))
+        self._commit()
         return gone
+
+    def grow(self, name: str, partitions: int) -> None:
+        self._commit(**{name: partitions})
+
+    def _commit(self, **grown: int) -> None:
+        self.history.append(dict(self.topics))
+        self.grown.append(self.grown[-1] | grown)
 
 
 @dataclass
@@ -130,7 +142,7 @@ class FakeNode:
                     error_code=ErrorCode.none if topic_id else unknown,
                     name=TopicName(name) if name else None,
                     topic_id=topic_id or asked.topic_id,
-                    partitions=(),
+                    partitions=tuple(map(self._partition, self._numbers(name))) if topic_id else (),
                     is_internal=False,
                 )
             )
@@ -143,6 +155,43 @@ class FakeNode:
             cluster_id="c",
             controller_id=BrokerId(1),
             topics=tuple(rows),
+        )
+
+    def _numbers(self, name: str) -> range:
+        return range(self.controller.grown[self.at - 1].get(name, 1))
+
+    def _partition(self, number: int) -> md.MetadataResponsePartition:
+        nodes = tuple(BrokerId(node.node) for node in self.cluster.nodes)
+        return md.MetadataResponsePartition(
+            error_code=ErrorCode.none,
+            partition_index=i32(number),
+            leader_id=BrokerId(1),
+            leader_epoch=i32(0),
+            replica_nodes=nodes,
+            isr_nodes=nodes,
+            offline_replicas=(),
+        )
+
+    def _ListOffsetsRequest(self, request: Any) -> lo.ListOffsetsResponse:
+        """The log ends."""
+        return lo.ListOffsetsResponse(
+            throttle_time=no_throttle(),
+            topics=tuple(
+                lo.ListOffsetsTopicResponse(
+                    name=topic.name,
+                    partitions=tuple(
+                        lo.ListOffsetsPartitionResponse(
+                            partition_index=p.partition_index,
+                            error_code=ErrorCode.none,
+                            timestamp=i64(-1),
+                            offset=i64(self.controller.ends.get(str(topic.name), 0)),
+                            leader_epoch=i32(0),
+                        )
+                        for p in topic.partitions
+                    ),
+                )
+                for topic in request.topics
+            ),
         )
 
     def _DescribeTopicPartitionsRequest(self, request: Any) -> dt.DescribeTopicPartitionsResponse:

@@ -65,6 +65,19 @@ async def test_nothing_is_known_while_a_broker_does_not_answer(kafka: FakeKafka)
     assert found.presence is Presence.UNKNOWN
 
 
+async def test_partitions_are_counted_by_whoever_knows_most_and_not_by_one_that_lags(
+    kafka: FakeKafka,
+) -> None:
+    topic_id = kafka.controller.create("orders")
+    kafka.controller.grow("orders", 4)
+    kafka.nodes[0].frozen_at, kafka.nodes[0].claims_to_follow = 2, True
+    async with kafka.client() as cluster:
+        assert await TopicIdentity(cluster).partitions(topic_id) == 4
+        kafka.nodes[1].frozen_at = 2
+        with pytest.raises(KafkaUnavailable, match="broker 2 has not fetched the metadata"):
+            await TopicIdentity(cluster).partitions(topic_id)
+
+
 async def test_a_refusal_to_say_is_no_answer(kafka: FakeKafka) -> None:
     dead = kafka.controller.create("orders")
 

@@ -310,3 +310,98 @@ async def test_bytes_that_are_no_batches_do_not_end_the_watch(world: World) -> N
     world.kafka.tail_bytes = bytes(damaged)
     world.kafka.ends[2] = world.kafka.watermarks[2] = 102
     assert await watched.look() == [(FindingKind.TAIL, "0")]
+
+
+def added(world: World, **ends: dict[int, int]) -> None:
+    """Somebody has added partitions at a broker: ``p1`` and so on, with each replica's log end."""
+    world.kafka.more_ends = {int(name[1:]): found for name, found in ends.items()}
+
+
+def rows(world: World) -> dict[int, int]:
+    """B0 by partition."""
+    return {n: row.boundary for n, row in world.plane.topic.partitions.items()}
+
+
+EMPTY, RECORDS = dict.fromkeys((1, 2, 3), 0), {1: 7, 2: 7, 3: 5}
+
+
+async def test_a_partition_that_nobody_knows_is_told_and_an_empty_one_is_taken_in(
+    world: World,
+) -> None:
+    """Schedule 22."""
+    watched = Watched(crossed(world))
+    added(world, p1=EMPTY, p2=RECORDS, p3=EMPTY)
+    assert await watched.look() == []
+    assert rows(world) == {0: 100, 1: 0}
+    assert await watched.look() == [(FindingKind.GROWN, "2"), (FindingKind.GROWN, "3")]
+    assert rows(world) == {0: 100, 1: 0}
+    for partition, offsets in (("2", 7), ("3", 0)):
+        where = {"topic": "orders", "partition": partition}
+        assert watched.gauge("inkless_unknown_partition_offsets", **where) == offsets
+    held, behind = map(str, await world.plane.findings("orders"))
+    assert "orders-2: it came past the gateways and nobody serves it" in held
+    assert "holds 7 offsets on replica 1, 2, 3: `tideline migrate orders`" in held
+    assert "waits for partition 2" in behind
+    assert watched.gauge("inkless_boundary_unwatched_replicas") == 0
+
+
+async def test_a_record_that_one_replica_alone_has_keeps_a_partition_out(world: World) -> None:
+    watched = Watched(crossed(world))
+    added(world, p1={1: 0, 2: 0, 3: 1})
+    assert await watched.look(2) == [(FindingKind.GROWN, "1")]
+    assert rows(world) == {0: 100}
+
+
+async def test_a_partition_of_which_a_replica_says_nothing_is_not_taken_for_empty(
+    world: World,
+) -> None:
+    watched = Watched(crossed(world))
+    added(world, p1=EMPTY)
+    world.kafka.silent = {3}
+    assert await watched.look(2) == [(FindingKind.GROWN, "1")]
+    assert rows(world) == {0: 100}
+    (finding,) = await world.plane.findings("orders")
+    assert "replica 3 does not say that it is empty" in str(finding)
+    world.kafka.silent = set()
+    assert await watched.look() == []
+    assert rows(world) == {0: 100, 1: 0}
+    assert await watched.open() == []
+
+
+async def test_a_partition_that_comes_while_others_migrate_waits_for_their_b0(
+    world: World,
+) -> None:
+    """Until then the topic's producers write to Kafka's logs."""
+    watched = Watched(world)
+    added(world, p1=EMPTY)
+    assert await watched.look(2) == [(FindingKind.GROWN, "1")]
+    assert rows(world) == {0: -1}
+    crossed(world)
+    assert await watched.look() == []
+    assert rows(world) == {0: 100, 1: 0}
+
+
+async def test_what_is_appended_between_the_look_and_the_row_is_found_as_a_tail(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched = Watched(crossed(world))
+    added(world, p1=EMPTY)
+    take_in = world.plane.add_partitions
+
+    async def appended(*about: Any) -> None:
+        world.kafka.more_ends = {1: RECORDS}
+        await take_in(*about)
+
+    monkeypatch.setattr(world.plane, "add_partitions", appended)
+    await watched.look()
+    assert rows(world) == {0: 100, 1: 0}
+    assert await watched.look() == [(FindingKind.TAIL, "1")]
+    assert await watched.open() == ["1"]
+
+
+async def test_two_workers_and_a_gateway_take_the_same_partition_in(world: World) -> None:
+    added(crossed(world), p1=EMPTY)
+    first, second = Watched(world), Watched(world)
+    await world.plane.add_partitions("orders", UUID(int=1), 1, 2)
+    assert [await first.look(), await second.look()] == [[], []]
+    assert rows(world) == {0: 100, 1: 0}

@@ -368,10 +368,10 @@ class MemoryControlPlane(ControlPlane):
         if topic.status is not was:
             self._notify_topic(name)
 
-    async def add_partitions(self, name: str, new_total: int) -> None:
-        if not 1 <= new_total <= MAX_PARTITIONS:
-            raise InvalidInput(f"no topic has {new_total} partitions")
-        self.topics.live_or_refuse(name).add_diskless_partitions(new_total)
+    async def add_partitions(self, name: str, topic_id: UUID, first: int, total: int) -> None:
+        if not 1 <= total <= MAX_PARTITIONS:
+            raise InvalidInput(f"no topic has {total} partitions")
+        self.topics.live_or_refuse(name).add_diskless_partitions(topic_id, first, total)
         self._notify_topic(name)
 
     async def stop_tracking(self, name: str, round: int | None = None) -> None:

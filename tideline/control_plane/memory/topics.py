@@ -119,16 +119,22 @@ class Topic:
                 if self.kind is TrackingKind.BORN_DISKLESS:
                     self.partitions[number].open_suffix(0, 0, 0)
 
-    def add_diskless_partitions(self, total: int) -> None:
-        """Raises ``PartitionsMigrating`` while one of the topic has no B0 (schedule 22)."""
-        pending = [str(n) for n, partition in self.partitions.items() if partition.boundary < 0]
-        if pending or self.topic_id is None:
-            which = ", ".join(pending) or "all, it is being created"
-            raise PartitionsMigrating(
-                f"topic {self.name} is migrating (no B0 yet: partition {which})"
+    def add_diskless_partitions(self, topic_id: UUID, first: int, total: int) -> None:
+        """Raises ``PartitionsMigrating`` while one of the topic has no B0 (schedule 22),
+        ``UnknownLog`` when one below ``first`` is not known, ``TopicIdentityConflict``."""
+        if self.topic_id != topic_id:
+            raise TopicIdentityConflict(
+                f"topic {self.name} is tracked with id {self.topic_id}, not with id {topic_id}"
             )
-        for number in set(range(total)) - set(self.partitions):
-            partition = Partition(TopicIdPartition(self.topic_id, number), self.name)
+        pending = [str(n) for n, partition in self.partitions.items() if partition.boundary < 0]
+        if pending:
+            raise PartitionsMigrating(
+                f"topic {self.name} is migrating (no B0 yet: partition {', '.join(pending)})"
+            )
+        if unseen := sorted(set(range(first)) - set(self.partitions)):
+            raise UnknownLog(f"partition {unseen[0]} of topic id {topic_id} is not tracked")
+        for number in set(range(first, total)) - set(self.partitions):
+            partition = Partition(TopicIdPartition(topic_id, number), self.name)
             partition.open_suffix(0, 0, 0)
             self.partitions[number] = partition
 
@@ -284,7 +290,7 @@ class Topics:
             topic.begin_anew()
         if run is not None:
             self._join(run, topic)
-        if topic.status is TopicStatus.TRACKING:
+        if topic.status is TopicStatus.TRACKING or kind is TrackingKind.MIGRATED:
             topic.add_partitions(partitions)
         return topic.round
 

@@ -2,7 +2,7 @@
 
 Kafka decides; what it did is then reported to the control plane until it is known there: a deleted
 topic's id must never be served again (schedule 19), and a new partition without a row is served by
-nobody (schedule 22).
+nobody (schedule 22). It gets its row when each of its replicas says that nothing was ever appended.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ from tideline.gateway.tracking.view import TrackingView
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.decoding import decoded_response
 from tideline.kafka.errors import KafkaUnavailable
+from tideline.kafka.new_logs import NotEmpty, assert_always_empty
+from tideline.kafka.observer import KafkaObserver
 from tideline.kafka.protocol import response_class
 from tideline.kafka.topic_identity import Presence, TopicIdentity
 
@@ -42,7 +44,7 @@ SETTLED_S = 15.0
 reconciler looks."""
 LOOK_EVERY_S = 1.0
 BURIED_POLL_S = 0.05
-METADATA_TIMEOUT_MS = 5_000
+TIMEOUT_MS = 5_000
 GONE = frozenset({ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id})
 UNCLEAR = GONE | {ErrorCode.request_timed_out, ErrorCode.not_controller}
 """Answers of DeleteTopics after which the topic may be gone, or may go."""
@@ -61,7 +63,7 @@ async def kafka_topic(cluster: KafkaCluster, name: str) -> tuple[UUID, int] | No
         include_topic_authorized_operations=False,
     )
     connection = await cluster.any()
-    answer = cast(MetadataResponse, await connection.send(request, timeout_ms=METADATA_TIMEOUT_MS))
+    answer = cast(MetadataResponse, await connection.send(request, timeout_ms=TIMEOUT_MS))
     (found,) = answer.topics
     if found.error_code in GONE:
         return None
@@ -90,6 +92,10 @@ class TopicsHandler:
     placing: ReplicaPlacing | None = None
     """``None``: Kafka places the replicas of new partitions."""
     rights: TopicRights = field(default_factory=TopicRights)
+
+    @property
+    def _observer(self) -> KafkaObserver:
+        return KafkaObserver(self.cluster, TIMEOUT_MS)
 
     def rules(self) -> Rules:
         return {
@@ -178,22 +184,28 @@ class TopicsHandler:
             await asyncio.sleep(LOOK_EVERY_S)
 
     def _find_out_growth(self, topic: TrackedTopic) -> None:
-        """A new partition without a row is served by nobody, and nobody else looks for it."""
+        """A new partition without a row is served by nobody."""
         self.tellings.tell(f"whether {topic.name} has grown", partial(self._tell_if_grown, topic))
 
     async def _tell_if_grown(self, topic: TrackedTopic) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + SETTLED_S
         while True:
-            found = await kafka_topic(self.cluster, topic.name)
-            if found is None or found[0] != topic.topic_id:
-                return
-            if found[1] > len(topic.partitions):
-                await self.control_plane.add_partitions(topic.name, found[1])
-                return
-            if loop.time() > deadline:
+            if await self._take_in(topic) or loop.time() > deadline:
                 return
             await asyncio.sleep(LOOK_EVERY_S)
+
+    async def _take_in(self, topic: TrackedTopic, total: int = 0) -> bool:
+        """Add the rows of the partitions that Kafka has, ``total`` at least, and Postgres has not;
+        whether there were any. Raises what :func:`assert_always_empty` raises."""
+        known = await self.control_plane.tracked_topic(topic.name)
+        if known is None or topic.topic_id is None or known.topic_id != topic.topic_id:
+            return False
+        rows = known.partitions
+        found = await assert_always_empty(self._observer, topic.name, topic.topic_id, rows, total)
+        if found > len(rows):
+            await self.control_plane.add_partitions(topic.name, topic.topic_id, len(rows), found)
+        return found > len(rows)
 
     async def _forget(self, topic: TrackedTopic) -> None:
         topic_id = topic.topic_id
@@ -284,39 +296,41 @@ class TopicsHandler:
         return answer
 
     async def _no_growth(self, name: str) -> list[tuple[ErrorCode, str | None]]:
-        """Why the topic may not get partitions now, by what Postgres says; nothing if it may."""
+        """Why the topic may not get partitions now, by what Postgres says, and Kafka of partitions
+        that Postgres does not know; nothing if it may."""
         try:
             topic = await self.control_plane.tracked_topic(name)
         except UnreachableError as error:
             log.warning("growth.not_decided", topic=name, why=str(error))
             return [(ErrorCode.request_timed_out, NO_CONTROL_PLANE)]
-        if topic is None or not is_migrating(topic):
+        if topic is None:
             return []
-        message = (
-            f"topic {name} migrates to diskless storage: its partitions cannot be changed until "
-            f"every one has crossed (see `tideline status {name}`), or abort it"
-        )
-        return [(ErrorCode.invalid_request, message)]
+        if topic.topic_id is None or is_migrating(topic):
+            message = (
+                f"topic {name} migrates to diskless storage: its partitions cannot be changed "
+                f"until every one has crossed (see `tideline status {name}`), or abort it"
+            )
+            return [(ErrorCode.invalid_request, message)]
+        try:
+            await assert_always_empty(self._observer, name, topic.topic_id, topic.partitions, 0)
+        except UnreachableError as error:
+            return [(ErrorCode.request_timed_out, str(error))]
+        except NotEmpty as refusal:
+            return [(ErrorCode.invalid_request, str(refusal))]
+        return []
 
     async def _grown(self, topic: TrackedTopic, count: int, result: Any) -> None:
         """Report what the topic has now, also when an earlier try changed only Kafka."""
-        if result.error_code is ErrorCode.invalid_partitions:
-            try:
-                found = await kafka_topic(self.cluster, topic.name)
-            except TidelineError:
-                return
-            if found is None or found[0] != topic.topic_id or found[1] <= len(topic.partitions):
-                return
-            count = found[1]
-        elif result.error_code in UNCLEAR:
+        if result.error_code in UNCLEAR:
             self._find_out_growth(topic)
-            return
-        elif result.error_code is not ErrorCode.none:
-            return
-        await self.tellings.tell_and_wait(
-            f"{topic.name} has {count} partitions",
-            lambda: self.control_plane.add_partitions(topic.name, count),
-        )
+        elif result.error_code in (ErrorCode.none, ErrorCode.invalid_partitions):
+            total = count if result.error_code is ErrorCode.none else 0
+            await self.tellings.tell_and_wait(
+                f"{topic.name} has {count} partitions", partial(self._told, topic, total)
+            )
+
+    async def _told(self, topic: TrackedTopic, total: int) -> None:
+        await self._take_in(topic, total)
 
 
 def _not_allowed(judged: Judged, name: str) -> list[tuple[ErrorCode, str | None]]:
