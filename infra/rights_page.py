@@ -62,7 +62,8 @@ S3_PAGE = """\
 One identity for each process. Put your buckets and the two key prefixes (`TIDELINE_S3_PREFIX`,
 `TIDELINE_S3_TIERED_PREFIX`) in the place of those in the files: keys below are below the prefix,
 except where the table says *bucket*. `s3:ListBucket` is of a whole bucket. Nobody needs to make,
-empty or drop a bucket, and only jobs delete.
+empty or drop a bucket, and only jobs delete; `tideline doctor` deletes what it has put, below
+`doctor/`.
 
 The policies are in the language of AWS (IAM).
 """

@@ -75,6 +75,7 @@ def let_the_grace_pass(stack: Stack) -> None:
         for table, column, which in (
             ("wal_files", "unreferenced_at", f"NOT {asked_for}"),
             ("marked_objects", "marked_at", "true"),
+            ("merged_segments", "finished_at", "seen_whole_at IS NULL"),
             ("orphan_reports", "first_seen", "true"),
         ):
             connection.execute(

@@ -52,6 +52,7 @@ GRANT EXECUTE ON FUNCTION
     merge_candidates, begin_merge, renew_merge, merge_claimed_for, finish_merge, abandon_merge,
     take_tiering_work, pending_reads,
     record_tiering_failure, clear_tiering_failure, add_tiering_totals, read_tiering_totals,
+    unseen_segments, note_segments_seen,
     forget_uncommitted_keys, mark_dead_objects, claim_dead_objects, forget_dead_objects,
     report_orphans, unknown_objects, claim_orphans, forget_orphans, preview_garbage,
     begin_gc_run, measure_garbage, judge_gc_run, end_gc_run, allow_gc_run,

@@ -19,6 +19,7 @@ from spark.common.owned import must_own
 from spark.gc.deletion import Graces, delete_all_due, measured
 from spark.gc.history import must_know, must_know_catalog, newest_reported
 from spark.gc.listing import SHOWN, Listing, look_for_orphans
+from spark.gc.merged import look_at_merged
 from spark.gc.reports import Report
 from spark.gc.results import forget_old_results
 from spark.gc.tasks import APPLICATION
@@ -137,6 +138,9 @@ def collect(job: Job, plane: CatalogedJobs, orphans: bool) -> Outcome:
     details |= housekeeping(job, plane)
     # The record of a merged segment is there before what it was merged from goes.
     details["segments_told"] = plane.tell_segments()
+    merged = look_at_merged(job, plane)
+    details["segments_looked_at"] = merged.looked_at
+    details["segments_not_whole"] = list(merged.not_whole)
     listing = look_for_orphans(job, begun.run_number) if orphans else None
     graces = Graces(settings.gc_grace_ms, settings.gc_orphan_grace_ms, begun)
     due = measured(plane, graces)
@@ -160,7 +164,7 @@ def collect(job: Job, plane: CatalogedJobs, orphans: bool) -> Outcome:
         "held": because,
     }
     if because is not None:
-        return Outcome(details | {"deleted": {}}, _held(job, because))
+        return Outcome(details | {"deleted": {}}, _both(merged.problem, _held(job, because)))
     deleted = delete_all_due(job, plane, report, due, graces, still_owns)
     plane.end_gc_run(begun.run_number, sum(deleted.values()), begun.held_run)
     report.forget_old(settings.gc_reports_kept_days)
@@ -168,7 +172,11 @@ def collect(job: Job, plane: CatalogedJobs, orphans: bool) -> Outcome:
         store, settings.s3_bucket, root, job.started_at, settings.jobs_results_kept_days
     )
     newer = listing.not_judged if listing and listing.newer_kafka else None
-    return Outcome(details | {"deleted": deleted}, newer)
+    return Outcome(details | {"deleted": deleted}, _both(merged.problem, newer))
+
+
+def _both(*problems: str | None) -> str | None:
+    return "; ".join(filter(None, problems)) or None
 
 
 def _held(job: Job, because: str) -> str:

@@ -221,6 +221,8 @@ def _registered(plan: MergePlan, written: WrittenSegment) -> NewSegment:
         batch_count=written.batches,
         offset_index_bytes=len(written.beside[SegmentFile.OFFSET_INDEX]),
         time_index_bytes=len(written.beside[SegmentFile.TIME_INDEX]),
+        snapshot_bytes=len(written.beside[SegmentFile.SNAPSHOT]),
+        epoch_checkpoint_bytes=len(written.beside[SegmentFile.LEADER_EPOCHS]),
         producers=tuple(
             StoredProducerState(
                 p.producer_id,

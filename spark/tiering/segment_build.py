@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Self
 
+from spark.common.merged_objects import NotWhole, why_not_whole
 from spark.common.retry import retry
 from spark.tiering.log_upload import LogUpload, WrongLength
 from spark.tiering.services import Services
@@ -33,7 +34,7 @@ ReadRanges = Callable[[Sequence[ByteRange]], Generator[bytes]]
 """Of WAL objects, in their order. Raises what a range raises at its place."""
 ENDS_EARLY = (BatchMismatch, ObjectMissing)
 """What of a WAL object can be wrong. Everything before it is as committed, and is a segment."""
-WRONG = (*ENDS_EARLY, InvalidSegment, InvalidBatch, WrongLength)
+WRONG = (*ENDS_EARLY, InvalidSegment, InvalidBatch, WrongLength, NotWhole)
 """The partition's own failures. Batches that were right when they were read, and cannot be a
 segment, or one of another length than was counted, are nobody's data: nothing is made of them."""
 
@@ -123,6 +124,7 @@ class Builds:
                 after.set_result(written.producers)
             self._put_beside(plan, written)
             log.finish(written.log_bytes)
+        self._must_be_there(plan, written)
         return Built(
             written,
             object_reads=len(asked),
@@ -130,6 +132,24 @@ class Builds:
             object_writes=log.requests + len(written.beside),
             wrong=wrong,
         )
+
+    def _must_be_there(self, plan: MergePlan, written: WrittenSegment) -> None:
+        """What was answered may have been an attempt that another one came behind. Raises
+        :class:`NotWhole`. Looked at again before the batches' objects go (``spark/gc``)."""
+        services = self._services
+        wanted: dict[str, int | None] = {f: len(body) for f, body in written.beside.items()}
+        why = why_not_whole(
+            services.store,
+            services.tiered_bucket,
+            plan.object_key_stem,
+            {SegmentFile.LOG: written.log_bytes, **wanted},
+        )
+        if why:
+            raise NotWhole(
+                f"the objects of segment {plan.object_key_stem} are not what was sent: {why}. It "
+                "is made again under another name; `tideline doctor` shows whether the store lets "
+                "a late, partial PUT win"
+            )
 
     def _append(self, writer: SegmentWriter, plan: MergePlan, asked: Sequence[Read]) -> None:
         label = f"{plan.topic}-{plan.partition}"

@@ -16,7 +16,7 @@ from tideline.control_plane.cataloged_jobs import CatalogedJobs, open_jobs
 from tideline.control_plane.jobs import JobsControlPlane
 from tideline.control_plane.tiering_model import TieringScope
 from tideline.object_store.byte_ranges import ByteRange
-from tideline.object_store.client import ObjectTooShort, ObjectTruncated
+from tideline.object_store.client import ObjectEntry, ObjectTooShort, ObjectTruncated
 from tideline.object_store.signature import Body
 from tideline.settings import JobsSettings
 
@@ -36,6 +36,9 @@ class Store(Protocol):
     def complete_parts(self, bucket: str, key: str, upload: str, tags: Sequence[str]) -> None: ...
     def abort_parts(self, bucket: str, key: str, upload: str) -> None: ...
     def size(self, bucket: str, key: str) -> int: ...
+    def list_objects(
+        self, bucket: str, prefix: str, start_after: str | None = None
+    ) -> Iterator[ObjectEntry]: ...
 
 
 @dataclass(frozen=True, slots=True)

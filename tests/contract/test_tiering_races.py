@@ -84,7 +84,8 @@ def finish_arguments(log: TopicIdPartition, plan: MergePlan) -> tuple[object, ..
     return (
         log.topic_id, log.partition, plan.token, made.segment_id, made.base_offset,
         made.last_offset, made.size_bytes, made.max_timestamp, made.record_count,
-        made.batch_count, made.offset_index_bytes, made.time_index_bytes, Jsonb([]),
+        made.batch_count, made.offset_index_bytes, made.time_index_bytes, made.snapshot_bytes,
+        made.epoch_checkpoint_bytes, Jsonb([]),
     )  # fmt: skip
 
 

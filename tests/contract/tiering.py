@@ -65,8 +65,15 @@ def segment_of(
         batch_count=plan.batch_count,
         offset_index_bytes=8,
         time_index_bytes=12,
+        snapshot_bytes=6,
+        epoch_checkpoint_bytes=10,
         producers=producers,
     )
+
+
+def seen_whole(plane: JobsControlPlane) -> None:
+    """Every merged segment is found to be as it was sent, as a run of the collection does it."""
+    plane.note_segments_seen([one.segment_id for one in plane.unseen_segments(0, 1_000)])
 
 
 @dataclass
@@ -129,10 +136,11 @@ class Worker:
         return plan
 
     def merge(self, log: TopicIdPartition, **limits: int) -> MergePlan | None:
-        """One segment, if there is anything to merge."""
+        """One segment, if there is anything to merge, which is then seen whole."""
         plan = self.begin(log, **limits)  # type: ignore[arg-type]
         if plan is not None:
             self.plane.finish_merge(log, plan.token, segment_of(plan))
+            seen_whole(self.plane)
         return plan
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tests.contract.scenes import PostgresScene, batch
-from tests.contract.tiering import Worker, segment_of
+from tests.contract.tiering import Worker, seen_whole, segment_of
 from tideline.control_plane.errors import TopicDeleted
 from tideline.control_plane.jobs import JobsControlPlane
 from tideline.control_plane.memory.partition import Partition
@@ -302,6 +302,7 @@ class History:
         self.models[log].deleted = True
 
     def collect(self, grace_ms: int) -> None:
+        seen_whole(self.jobs)
         self.jobs.prune_batches()
         dead = {found.object_key for found in self.jobs.claim_dead_objects(grace_ms)}
         self.happened["collected"] += len(dead)

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from itertools import count
 from typing import Any
 from uuid import UUID, uuid4
@@ -17,6 +18,7 @@ from spark.tiering.merge_partition import MergeOrder
 from spark.tiering.services import Services
 from tests.contract.conftest import Database
 from tests.contract.scenes import GatewayProcess, PostgresScene, seed
+from tests.contract.tiering import seen_whole
 from tests.unit.kafka.segment_batches import Spec, build
 from tideline.control_plane import connect
 from tideline.control_plane.jobs import JobsControlPlane
@@ -25,6 +27,7 @@ from tideline.control_plane.tiering_model import MergeCandidate
 from tideline.domain.ids import TopicIdPartition
 from tideline.kafka.batches import iter_batches, patch
 from tideline.object_store.client import (
+    ObjectEntry,
     ObjectMissing,
     ObjectStoreRefused,
     ObjectTooShort,
@@ -91,6 +94,12 @@ class MemoryStore:
         if (bucket, key) not in self.objects:
             raise ObjectMissing(key)
         return len(self.objects[bucket, key])
+
+    def list_objects(
+        self, bucket: str, prefix: str, start_after: str | None = None
+    ) -> Iterator[ObjectEntry]:
+        for key in self.keys(bucket, prefix):
+            yield ObjectEntry(key, len(self.objects[bucket, key]), datetime.now(UTC))
 
     def delete(self, bucket: str, keys: Iterable[str]) -> None:
         for key in keys:
@@ -301,6 +310,7 @@ class World:
         """What gc does, twice, without a grace: rows first, then objects."""
         plane = self.plane
         for _ in range(2):
+            seen_whole(plane)
             plane.prune_batches()
             while keys := plane.claim_dead_files(0):
                 self.store.delete(DISKLESS, keys)

@@ -9,11 +9,22 @@ from typing import Any
 from tests.harness import Command, command
 from tests.support.waiting import HANGS_S, Wait
 from tideline.errors import ExitCode
+from tideline.migration.doctor import LATE_PUTS
+from tideline.object_store.client import ObjectStoreClient
+from tideline.settings import WorkerSettings
 from tideline.stack import Stack
 
 
 def doctor(stack: Stack, **other: str) -> tuple[int, dict[str, Any]]:
-    """Its exit code, and the checks that are not fine, by name."""
+    """Its exit code, and the checks that are not fine, by name: beside what holds of every stack,
+    whose store lets a late, partial upload win."""
+    code, wrong = everything(stack, **other)
+    if (late := wrong.pop(LATE_PUTS, None)) is not None:
+        assert late["verdict"] == "warning"
+    return code, wrong
+
+
+def everything(stack: Stack, **other: str) -> tuple[int, dict[str, Any]]:
     run = Command(stack, ["doctor", "-o", "json"], **other)
     code = run.wait(HANGS_S)
     found = json.loads(run.answer())
@@ -33,6 +44,16 @@ def alone(stack: Stack, *checks: str, **other: str) -> tuple[int, dict[str, Any]
 
 def test_a_whole_stack_has_nothing_that_fails(stack: Stack) -> None:
     assert alone(stack) == (ExitCode.OK, {})
+
+
+def test_a_store_that_lets_a_late_partial_upload_win_is_found_out_and_nothing_is_left(
+    stack: Stack,
+) -> None:
+    _, wrong = everything(stack)
+    assert "0 bytes were left of the object" in wrong[LATE_PUTS]["found"]
+    settings = WorkerSettings.of(stack.environment("worker"))
+    store = ObjectStoreClient(settings)
+    assert list(store.list_objects(settings.s3_bucket, f"{settings.diskless_prefix}doctor/")) == []
 
 
 def test_what_cannot_be_reached_fails_its_own_check_alone(stack: Stack) -> None:

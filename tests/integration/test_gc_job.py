@@ -86,6 +86,8 @@ def test_what_was_merged_or_deleted_goes_after_its_grace_and_readers_notice_noth
             assert first_files <= keys(stack, bucket, "wal/"), "the grace is not over"
             let_the_grace_pass(stack)
             details = collected(stack, spark)
+        assert details["segments_looked_at"] > 0
+        assert details["segments_not_whole"] == []
         assert not reader.wrong, reader.wrong[0]
         assert details["deleted"]["wal"] >= len(first_files)
         left = keys(stack, bucket, "wal/")

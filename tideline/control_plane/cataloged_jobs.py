@@ -85,6 +85,8 @@ NO_FACT: Mapping[str, str] = MappingProxyType(
         "mark_dead_objects": _UPKEEP,
         "claim_dead_files": _UPKEEP,
         "forget_dead_files": _UPKEEP,
+        "unseen_segments": _READS,
+        "note_segments_seen": "looked at anew",
         "claim_dead_objects": _UPKEEP,
         "forget_dead_objects": _UPKEEP,
         "unknown_objects": _READS,

@@ -15,6 +15,7 @@ from tideline.control_plane.garbage_model import (
     GcRunRow,
     ListedObject,
     OrphanRow,
+    UnseenSegment,
 )
 from tideline.control_plane.pool import JobsConnection
 from tideline.control_plane.tiering_model import Bucket
@@ -49,6 +50,16 @@ class GarbageCalls:
         segments that were abandoned, whose claim lapsed ``grace_ms`` ago, that lie wholly below the
         suffix's start, or of deleted topics. Nothing marked is read or finished any more."""
         self._connection.call(Function("mark_dead_objects", nothing), grace_ms, limit)
+
+    def unseen_segments(self, grace_ms: int, limit: int) -> list[UnseenSegment]:
+        """Merged segments that were finished ``grace_ms`` ago and that nobody has seen whole since,
+        the oldest first. What died since the first of all that nobody has seen is not due."""
+        function = Function("unseen_segments", rows(UnseenSegment))
+        return self._connection.call(function, grace_ms, limit)
+
+    def note_segments_seen(self, segment_ids: Sequence[UUID]) -> None:
+        """All objects of these are as they were sent."""
+        self._connection.call(Function("note_segments_seen", nothing), list(segment_ids))
 
     def claim_dead_objects(
         self, grace_ms: int, limit: int = STEP_ROWS, *, orphan_grace_ms: int | None = None

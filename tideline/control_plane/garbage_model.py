@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from uuid import UUID
 
-from tideline.control_plane.tiering_model import Bucket
+from tideline.control_plane.tiering_model import SEGMENT_SUFFIXES, Bucket
 
 
 class DeadKind(StrEnum):
@@ -39,6 +39,32 @@ class DeadObject:
     bucket: Bucket
     kind: DeadKind
     reason: DeadReason
+
+
+@dataclass(frozen=True, slots=True)
+class UnseenSegment:
+    """A merged segment that nobody has seen whole since it was finished, with what its objects are
+    to be. ``None``: not known, it was added by a rebuild."""
+
+    segment_id: UUID
+    object_key_stem: str
+    size_bytes: int
+    offset_index_bytes: int
+    time_index_bytes: int
+    snapshot_bytes: int | None
+    epoch_checkpoint_bytes: int | None
+
+    def wanted(self) -> dict[str, int | None]:
+        """Bytes by the suffix of each object."""
+        sizes = (
+            self.size_bytes,
+            self.offset_index_bytes,
+            self.time_index_bytes,
+            0,  # a segment of the suffix has no transactions
+            self.snapshot_bytes,
+            self.epoch_checkpoint_bytes,
+        )
+        return dict(zip(SEGMENT_SUFFIXES, sizes, strict=True))
 
 
 @dataclass(frozen=True, slots=True)

@@ -278,6 +278,8 @@ class JobsControlPlane(GarbageCalls, TableCalls):
             segment.batch_count,
             segment.offset_index_bytes,
             segment.time_index_bytes,
+            segment.snapshot_bytes,
+            segment.epoch_checkpoint_bytes,
             document(segment.producers),
         )
 

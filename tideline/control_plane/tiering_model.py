@@ -308,6 +308,8 @@ class NewSegment:
     batch_count: int
     offset_index_bytes: int
     time_index_bytes: int
+    snapshot_bytes: int
+    epoch_checkpoint_bytes: int
     producers: tuple[StoredProducerState, ...] = ()
     """Producer state after ``last_offset``: the basis of the next segment."""
 

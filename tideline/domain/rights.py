@@ -337,6 +337,7 @@ ABORT = "s3:AbortMultipartUpload"
 METHODS: Mapping[str, frozenset[str]] = {
     "get_object": frozenset({GET}),
     "put_object": frozenset({PUT}),
+    "generate_presigned_url": frozenset({PUT}),
     "head_object": frozenset({GET}),
     "create_multipart_upload": frozenset({PUT}),
     "upload_part": frozenset({PUT}),
@@ -399,6 +400,9 @@ S3_RIGHTS = (
         frozenset({GET, PUT, ABORT}),
         "divergent tails and copies of segments",
         below_prefix=False,
+    ),
+    _s3(
+        _WORKER, _D, "doctor/*", f"{GET} {PUT} {DELETE}", "what `tideline doctor` puts and deletes"
     ),
     _s3(_JOBS, _D, "wal/*", f"{GET} {DELETE}", "merge; collection"),
     _s3(_JOBS, _D, "split/*", DELETE, "collection of what an earlier version made"),

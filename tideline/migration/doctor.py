@@ -1,6 +1,7 @@
 """``tideline doctor``: whether everything that a migration needs is there, right and reachable.
 
-It looks, and changes nothing. What it finds of a topic is the preflight's.
+It looks, and changes nothing but one object of its own, which it puts and deletes. What it finds of
+a topic is the preflight's.
 """
 
 from __future__ import annotations
@@ -28,11 +29,13 @@ from tideline.kafka.topic_observer import TopicObserver
 from tideline.kafka.wire import ABI, LibraryMissing, find_openssl, library
 from tideline.migration.connections import monotonic_ms
 from tideline.object_store.client import ObjectStoreClient
+from tideline.object_store.late_put import LatePut, probe_late_put
 from tideline.settings import Transport, TransportSettings, WorkerSettings, load
 
 APPLICATION = "tideline-doctor"
 PATIENCE_S = 20.0
 """Of one check."""
+LATE_PUTS = "late uploads"
 CLOCK_MS = 2_000.0
 """So far the clocks may lie apart: grace periods are minutes, and people read times."""
 
@@ -163,6 +166,41 @@ async def _buckets(parts: _Parts) -> list[Finding]:
         return ok("object store", f"{place} can be listed{'' if some else ', and is empty'}")
 
     return [await asyncio.to_thread(look, place) for place in ownership.places(parts.settings)]
+
+
+async def _late_puts(parts: _Parts) -> list[Finding]:
+    settings = parts.settings
+    try:
+        found = await asyncio.to_thread(
+            probe_late_put, settings, settings.s3_bucket, settings.diskless_prefix
+        )
+    except (TidelineError, OSError) as error:
+        return [ok(LATE_PUTS, f"not looked at: {error}")]
+    return late_puts(found)
+
+
+def late_puts(found: LatePut) -> list[Finding]:
+    """Whether the store lets an earlier, partial attempt win; and what is left of the probe."""
+    told = [ok(LATE_PUTS, "an attempt of which only a part came leaves a whole object alone")]
+    if found.won:
+        left = "nothing" if found.left is None else f"{found.left} bytes"
+        told = [
+            Finding(
+                LATE_PUTS,
+                Verdict.WARNING,
+                f"a PUT of which only the head had come ended behind a whole one of {found.sent} "
+                f"bytes, and {left} were left of the object",
+                "merged segments are looked at before their sources go, and a loss is told of; a "
+                "store, or a version of it, that keeps whole bodies alone does not lose them "
+                "(docs/stack.md)",
+            )
+        ]
+    if not found.deleted:
+        remedy = "delete it; a worker may delete below doctor/ (infra/s3/worker.json)"
+        told.append(
+            Finding(LATE_PUTS, Verdict.WARNING, f"{found.key} could not be deleted", remedy)
+        )
+    return told
 
 
 async def _installation(parts: _Parts) -> list[Finding]:
@@ -299,6 +337,7 @@ _CHECKS: tuple[tuple[str, str, Look], ...] = (
         "TIDELINE_S3_ENDPOINT, the buckets, the keys and their rights",
         _buckets,
     ),
+    (LATE_PUTS, "see the check of the object store", _late_puts),
     ("brokers", "TIDELINE_KAFKA_BOOTSTRAP, and the listeners that the brokers name", _brokers),
     ("installation", "`tideline installation show`", _installation),
     ("brokers closed", "see the checks of postgres and brokers", _attestation),

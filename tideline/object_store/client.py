@@ -277,6 +277,15 @@ class ObjectStoreClient:
 
         self._made(lambda direct: direct.put(bucket, key, body, new=new), by_boto3)
 
+    def presigned_put(self, bucket: str, key: str) -> str:
+        """A URL under which the object may be put for a minute. Asks the store nothing."""
+        return self._call(
+            f"bucket {bucket}: sign {key}",
+            lambda: self._client.generate_presigned_url(
+                "put_object", Params={"Bucket": bucket, "Key": key}, ExpiresIn=60
+            ),
+        )
+
     def begin_parts(self, bucket: str, key: str) -> str:
         """Begin an object that comes in parts; nobody sees it before :meth:`complete_parts`. The id
         of the upload. One that nobody completes or aborts costs space until the bucket's lifecycle

@@ -194,6 +194,29 @@ BEGIN
 END
 $$;
 
+-- Segments that were finished at least p_grace_ms ago and that nobody has seen whole since, the oldest
+-- first, with what their objects are to be. NULL: not known.
+CREATE FUNCTION unseen_segments(p_grace_ms bigint, p_limit integer)
+RETURNS TABLE (
+    segment_id uuid, object_key_stem text, size_bytes bigint, offset_index_bytes bigint,
+    time_index_bytes bigint, snapshot_bytes bigint, epoch_checkpoint_bytes bigint
+)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+    SELECT m.segment_id, m.object_key_stem, m.size_bytes, m.offset_index_bytes::bigint,
+           m.time_index_bytes::bigint, m.snapshot_bytes::bigint, m.epoch_checkpoint_bytes::bigint
+    FROM merged_segments AS m
+    WHERE m.state = 'COPY_SEGMENT_FINISHED' AND m.seen_whole_at IS NULL
+        AND m.finished_at <= clock_timestamp() - p_grace_ms * interval '1 millisecond'
+    ORDER BY m.finished_at, m.segment_id LIMIT p_limit
+$$;
+
+-- All objects of these segments are as they were sent.
+CREATE FUNCTION note_segments_seen(p_segment_ids uuid[]) RETURNS void
+LANGUAGE sql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+    UPDATE merged_segments SET seen_whole_at = clock_timestamp()
+        WHERE segment_id = ANY (p_segment_ids) AND seen_whole_at IS NULL
+$$;
+
 -- Marked objects whose grace is over, and that nobody pins. What was never finished nobody reads; it
 -- stays as long as an orphan.
 CREATE FUNCTION due_objects(p_grace_ms bigint, p_orphan_grace_ms bigint)

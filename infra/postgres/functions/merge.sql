@@ -567,7 +567,8 @@ CREATE FUNCTION finish_merge(
     p_topic_id uuid, p_partition integer, p_token bigint, p_segment_id uuid,
     p_base_offset bigint, p_last_offset bigint, p_size_bytes bigint, p_max_timestamp bigint,
     p_record_count bigint, p_batch_count integer, p_offset_index_bytes integer,
-    p_time_index_bytes integer, p_producers jsonb
+    p_time_index_bytes integer, p_snapshot_bytes integer, p_epoch_checkpoint_bytes integer,
+    p_producers jsonb
 ) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
 DECLARE
@@ -604,7 +605,8 @@ BEGIN
             last_offset = p_last_offset, size_bytes = p_size_bytes,
             max_timestamp = p_max_timestamp, record_count = p_record_count,
             batch_count = p_batch_count, offset_index_bytes = p_offset_index_bytes,
-            time_index_bytes = p_time_index_bytes
+            time_index_bytes = p_time_index_bytes, snapshot_bytes = p_snapshot_bytes,
+            epoch_checkpoint_bytes = p_epoch_checkpoint_bytes
         WHERE segment_id = p_segment_id;
     PERFORM move_frontier(v_log, p_last_offset, p_producers);
     UPDATE merge_claims AS c SET segment_id = next.segment_id,

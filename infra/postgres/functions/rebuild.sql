@@ -248,7 +248,8 @@ BEGIN
             max_timestamp = excluded.max_timestamp, record_count = excluded.record_count,
             batch_count = excluded.batch_count, reason = NULL,
             offset_index_bytes = excluded.offset_index_bytes,
-            time_index_bytes = excluded.time_index_bytes, finished_at = excluded.finished_at;
+            time_index_bytes = excluded.time_index_bytes, finished_at = excluded.finished_at,
+            seen_whole_at = NULL;
     DELETE FROM marked_objects WHERE segment_id = p_segment_id;
     v_taken := take_merged_batches(v_log.log_id, p_base_offset, p_last_offset);
     UPDATE logs SET max_timestamp = greatest(max_timestamp, p_max_timestamp),

@@ -9,7 +9,8 @@ from typing import Any
 from temporalio.api.taskqueue.v1 import PollerInfo
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueResponse
 
-from tideline.migration.doctor import Verdict, beside
+from tideline.migration.doctor import Verdict, beside, late_puts
+from tideline.object_store.late_put import LatePut
 from tideline.temporal import workers_polling
 
 
@@ -27,6 +28,17 @@ def test_a_broker_without_a_gateway_is_named() -> None:
 
 def test_brokers_and_gateways_in_pairs_are_not_worth_a_word() -> None:
     assert beside({1, 2}, {7: 1, 8: 2}) == []
+
+
+def test_a_store_that_lets_a_late_upload_win_is_a_warning_that_says_what_was_left() -> None:
+    (lost,) = late_puts(LatePut(300_000, 0, True, "doctor/1"))
+    assert (lost.check, lost.verdict) == ("late uploads", Verdict.WARNING)
+    assert "whole one of 300000 bytes, and 0 bytes were left" in lost.found
+    (fine,) = late_puts(LatePut(300_000, 300_000, True, "doctor/1"))
+    assert fine.verdict is Verdict.OK
+    _, left = late_puts(LatePut(300_000, 300_000, False, "doctor/1"))
+    assert left.verdict is Verdict.WARNING
+    assert "doctor/1 could not be deleted" in left.found
 
 
 async def test_a_worker_that_has_ended_is_not_counted_for_as_long_as_temporal_remembers_it() -> (

@@ -16,6 +16,7 @@ from spark.gc import deletion
 from spark.gc import job as gc_job
 from spark.gc.history import CatalogUnknown, HistoryUnknown, must_know_catalog
 from spark.gc.listing import Listing
+from spark.gc.merged import MergedLook
 from spark.gc.tasks import SEGMENT_NAME, SPLIT_NAME, WAL_NAME, DueObject
 from tests.contract.spark.test_gc import settings_with
 from tests.unit.spark.test_gc_reports import Bucket, Postgres, report
@@ -64,6 +65,8 @@ class Scene:
     job: Job
     bucket: Bucket
     deleted: list[str]
+    merged: MergedLook = field(default_factory=lambda: MergedLook(0, ()))
+    """What the look at merged segments finds."""
 
     def collect(self, plane: Plane) -> Any:
         return gc_job.collect(self.job, plane, True)  # type: ignore[arg-type]
@@ -91,6 +94,12 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
     listing = Listing(10, Amount(10, 1_000), 0)
     monkeypatch.setattr(gc_job, "look_for_orphans", lambda *_: listing)
     monkeypatch.setattr(deletion, "delete_due", delete_due)
+
+    def look_at_merged(job: Job, plane: Plane) -> MergedLook:
+        assert plane.asked == [], "looked at before anything is counted"
+        return made.merged
+
+    monkeypatch.setattr(gc_job, "look_at_merged", look_at_merged)
     return made
 
 
@@ -112,6 +121,18 @@ def test_a_run_beyond_its_share_deletes_nothing_and_says_how_it_is_allowed(scene
     assert plane.judged["held_because"] == outcome.details["held"]
     assert "8 objects of 10 listed, more than 75 %" in (outcome.failed or "")
     assert f"tideline gc allow {scene.job.run_id}" in (outcome.failed or "")
+
+
+@pytest.mark.parametrize("dead", [7, 8], ids=["done", "held"])
+def test_a_run_that_finds_a_merged_segment_cut_says_so_when_it_ends(
+    scene: Scene, dead: int
+) -> None:
+    scene.merged = MergedLook(3, ("orders/0/1: .log has 0 bytes, not 300",))
+    outcome = scene.collect(Plane([], dead=[f"wal/{n}" for n in range(dead)]))
+    assert ".log has 0 bytes, not 300" in (outcome.failed or "")
+    assert ("gc allow" in (outcome.failed or "")) is (dead == 8)
+    assert outcome.details["segments_looked_at"] == 3
+    assert outcome.details["segments_not_whole"] == list(scene.merged.not_whole)
 
 
 def test_an_allowed_run_looks_at_the_time_of_the_held_one(scene: Scene) -> None:
