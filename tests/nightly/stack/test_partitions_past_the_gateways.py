@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 import psycopg
 import pytest
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from tests.harness import command, migration_case
@@ -67,6 +68,18 @@ def read(bootstrap: str, topic: str, partition: int, records: int) -> list[bytes
     return found
 
 
+def is_taken(stack: Stack, topic: str, partition: int, value: bytes) -> bool:
+    """Whether brokers took a record: the one that is asked learns of a new partition a moment
+    later, and a client then says of itself that there is none."""
+    try:
+        send(stack, topic, value, stack.endpoints.kafka_bootstrap, partition)
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError._UNKNOWN_PARTITION:
+            raise
+        return False
+    return True
+
+
 def with_records(stack: Stack, topic: str, known: Callable[[], int]) -> int:
     """Add a partition at a broker and append to it there before the worker's watch, which looks
     each 20 s, has taken it in; its number."""
@@ -75,7 +88,8 @@ def with_records(stack: Stack, topic: str, known: Callable[[], int]) -> int:
         new = len(others.list_topics(topic, timeout=HANGS_S).topics[topic].partitions)
         (grown,) = others.create_partitions([NewPartitions(topic, new + 1)]).values()
         grown.result(HANGS_S)
-        for value in (b"a", b"b", b"c"):
+        until("every broker to know the partition", partial(is_taken, stack, topic, new, b"a"))
+        for value in (b"b", b"c"):
             send(stack, topic, value, stack.endpoints.kafka_bootstrap, new)
         if known() == new:
             return new
