@@ -30,6 +30,7 @@ from tideline.domain.messages import (
     PARTITION_CROSSING,
     PARTITION_WORKFLOW,
     Followed,
+    GrowthFound,
     JoinRequest,
     PhaseInput,
     ReadinessFound,
@@ -123,6 +124,17 @@ class TopicsModel:
         """Nothing of it was kept."""
 
 
+class Observer(KafkaObserver):
+    """Nobody adds partitions in the model."""
+
+    def __init__(self, cluster: KafkaCluster, kafka: Kafka) -> None:
+        super().__init__(cluster, 2_000)
+        self._kafka = kafka
+
+    async def partition_count(self, topic_id: UUID) -> int:
+        return sum(key[0] == topic_id for key in self._kafka.views)
+
+
 class Worker:
     """A worker process: its services live as long as it does."""
 
@@ -165,7 +177,7 @@ class Worker:
                 SimpleNamespace(temporal_task_queue="simulated", migration_parallel_topics=PLACES),
             ),
             control_plane=plane,
-            observer=KafkaObserver(cluster, 2_000),
+            observer=Observer(cluster, self._kafka),
             topics=model,
             admin=model,
             deletion=model,
@@ -193,6 +205,7 @@ class Driver:
             TopicActivity.FOLLOW_TOPIC_MIGRATION: self._follow,
             Phase.READINESS: _at_once,
             TopicActivity.AWAIT_READINESS: _all_ready,
+            TopicActivity.TELL_OF_GROWTH: _nothing_grew,
         }
         self.temporal = Temporal(world.loop, steps, worker.serving, self._began, self._succeeded)
         self._running, self._triggers = "", 0
@@ -285,6 +298,10 @@ class Driver:
 
 async def _all_ready(services: Any, request: ReadinessRequest) -> ReadinessFound:
     return ReadinessFound(ready=request.partitions)
+
+
+async def _nothing_grew(services: Any, given: Any) -> GrowthFound:
+    return GrowthFound()
 
 
 async def _at_once(services: Any, given: Any) -> None:
