@@ -25,7 +25,9 @@ def contents(log: Log, told: Teller, bounds: Bounds) -> None:
             first[offset].append((value, operation))
     for offset, values in first.items():
         for (one, earlier), (other, later) in pairwise(values):
-            if not log.cut_between(offset, earlier.invoked, answered_at(later)):
+            # What was sent before the loss may be told behind what was sent after it.
+            sent_at = min(earlier.invoked, later.invoked)
+            if not log.cut_between(offset, sent_at, answered_at(later)):
                 told(Kind.DIFFERENT, f"{one!r} and {other!r} at {offset}", earlier, later)
     sent = {value: produce for produce in log.produces for value in produce.values}
     for value, offsets in places.items():

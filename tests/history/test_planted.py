@@ -123,6 +123,17 @@ def test_two_acknowledgements_of_one_offset_are_different_bytes() -> None:
     assert Kind.DIFFERENT in kinds(*RIGHT, twin)
 
 
+def test_a_leader_that_has_not_heard_of_the_loss_may_tell_what_it_had_behind_the_next_one() -> None:
+    cut = Truncated(ORDERS, offset=2, at=10.0)
+    old = sent(2, 2, at=9.9, answered=12.0)
+    new = sent(3, 2, at=10.5)
+    last = read(0, "r0", "r1", "r3", reader="after")
+    assert judge([sent(0, 0), sent(1, 1), old, cut, new, last]) == []
+    late = sent(2, 2, at=10.1, answered=12.0)
+    kinds = {found.kind for found in judge([sent(0, 0), sent(1, 1), late, cut, new, last])}
+    assert Kind.DIFFERENT in kinds
+
+
 def test_an_offset_may_be_given_again_after_kafka_lost_it() -> None:
     cut = Truncated(ORDERS, offset=2, at=10.0)
     again = sent(3, 2, at=20.0)
