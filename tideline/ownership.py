@@ -166,7 +166,7 @@ async def _claim(
     plane: ControlPlane, store: ObjectStoreClient, place: Place, identity: ServerIdentity
 ) -> None:
     keys = await asyncio.to_thread(_keys_of_tideline, store, place)
-    if keys and (unknown := await plane.count_unknown_keys(keys)):
+    if keys and (unknown := len(await plane.unknown_keys(keys))):
         raise WrongHistory(
             f"{place} has no owner object, and of the first {len(keys)} objects there {unknown} "
             "are unknown to this Postgres: they may be another installation's. Give this one a "

@@ -7,12 +7,12 @@ GRANT EXECUTE ON FUNCTION
     get_diskless_log_start_offset, list_offsets, high_watermarks, migration_status,
     migration_summary, migration_changes, migration_status_changes, topic_states,
     list_requests, cluster_attestations_of, watch_findings_of, live_topics, deleted_topics,
-    tracked_changes, tracked_changes_begin, unaccounted_incarnations
+    tracked_changes, tracked_changes_begin, unaccounted_incarnations, attached_standbys
 TO tideline_gateway_rights, tideline_worker_rights, tideline_jobs_rights;
 
 GRANT EXECUTE ON FUNCTION
     register_gateway, renew_lease, note_serving, release_gateway, account_incarnations,
-    bind_cluster, halt_history, count_unknown_keys,
+    bind_cluster, halt_history, unknown_keys,
     acknowledge_tracking, acknowledge_quiesce,
     confirm_partitions,
     void_expired_quiesce, register_object_keys, commit_file, has_committed, untold_commits, find_batches,
@@ -25,7 +25,8 @@ TO tideline_gateway_rights;
 
 GRANT EXECUTE ON FUNCTION
     fence_gateway, retire_gateway, attest_incarnations_gone, attest_cluster, withdraw_attestation,
-    bind_cluster, halt_history, count_unknown_keys, beat_history, begin_history,
+    bind_cluster, halt_history, unknown_keys, beat_history, begin_history,
+    unheard_gateways, settle_for_absent,
     open_births, begin_birth, refuse_birth, open_deletions, settle_deletion,
     -- Not begin_tracking: a migration begins under an attestation only, a birth by its name.
     begin_migration, end_tracking_run, tracking_barrier, activate_topic,

@@ -141,6 +141,10 @@ class Scene(ABC):
     def lose(self, log: TopicIdPartition, first: int, last: int) -> None:
         """The batches that end at ``first`` to ``last`` are gone, as nothing but damage does it."""
 
+    @abstractmethod
+    def promote(self) -> None:
+        """A standby is the primary now. It has every row."""
+
     async def gateway(self, gateway_id: int | None = None) -> GatewayProcess:
         """One that has registered, over another one whose lease it has watched lapse and whose
         state directory it has."""
@@ -293,6 +297,10 @@ class MemoryScene(Scene):
         assert suffix is not None
         suffix.batches = [b for b in suffix.batches if not first <= b.last_offset <= last]
 
+    def promote(self) -> None:
+        system, timeline = self.memory.server
+        self.memory.server = (system, timeline + 1)
+
 
 class PostgresScene(Scene):
     """A plane in Postgres, whose tables the test sees as the superuser."""
@@ -313,6 +321,12 @@ class PostgresScene(Scene):
 
     def clear(self) -> None:
         self.sql("; ".join(f"DELETE FROM {table}" for table in TABLES))
+        self.sql("UPDATE installation SET halted = NULL, timeline = current_timeline()")
+
+    def promote(self) -> None:
+        """What is noted is of the timeline before."""
+        for table in ("installation", "gateways"):
+            self.sql(f"UPDATE {table} SET timeline = timeline - 1")
 
     def expire_quiesce(self, log: TopicIdPartition) -> None:
         self.sql(

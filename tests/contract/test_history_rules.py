@@ -54,7 +54,7 @@ async def test_a_halted_history_ends_with_another_one(fresh: Scene) -> None:
     assert f"history {begun}" in str(disagreement(seen, now))
 
 
-async def test_keys_that_nobody_registered_are_counted(fresh: Scene) -> None:
+async def test_keys_that_nobody_registered_are_told(fresh: Scene) -> None:
     process = await fresh.gateway()
     await fresh.plane.register_object_keys(process.gateway_id, process.incarnation, ["wal/mine"])
-    assert await fresh.plane.count_unknown_keys(["wal/mine", "wal/other"]) == 1
+    assert await fresh.plane.unknown_keys(["wal/mine", "wal/other"]) == ["wal/other"]

@@ -79,6 +79,10 @@ class TwinScene(Scene):
         self.postgres.lose(log, first, last)
         self.of_memory.lose(log, first, last)
 
+    def promote(self) -> None:
+        self.postgres.promote()
+        self.of_memory.promote()
+
     def set_clock(self, answer: object = None) -> None:
         """The memory's clock to the present, or to when Postgres appended what it answers."""
         self.of_memory.clock.now = time.time_ns() // 1_000_000

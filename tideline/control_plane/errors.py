@@ -218,6 +218,12 @@ class NotItsGateway(RefusedError):
     """A process speaks for a gateway that its login role is not."""
 
 
+@_sqlstate("TL052")
+class TimelineUnsettled(ControlPlaneUnavailable):
+    """A standby was promoted, and it is not known yet whether it lacks a commit that was
+    acknowledged (schedule 16)."""
+
+
 @_sqlstate("TL060")
 class RebuildRefused(RefusedError):
     """Somebody lives in the history that is to be rebuilt, or nobody has halted it."""

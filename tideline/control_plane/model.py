@@ -6,6 +6,7 @@ in :mod:`tideline.control_plane.tiering_model`.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -331,9 +332,36 @@ class GatewayRegistration:
     through it while those are away; read by :func:`tideline.domain.stand_in.stand_ins_of`."""
     serving: bool | None = None
     """Whether it accepts connections; ``None``: it is of a version that does not say."""
+    timeline: int = 0
+    """Of Postgres, when it renewed or registered last."""
 
     def __str__(self) -> str:
         return f"{self.gateway_id} at {self.address}"
+
+
+@dataclass(frozen=True, slots=True)
+class UnheardGateway:
+    """One that was active before a promotion of Postgres and has not renewed after it."""
+
+    timeline: int
+    """The promoted one."""
+    gateway_id: int
+    incarnation: UUID
+    address: str
+    lease_ms: int
+    keys: tuple[str, ...]
+    """Of WAL objects, that it has registered and not committed, as far as this Postgres knows."""
+    beat_ms: int
+    """When the newest beat was written: what is missing was committed after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """A WAL object of the bucket that holds batches, and its place in the stream of commits."""
+
+    key: str
+    incarnation: UUID
+    sequence: int
 
 
 def unaccounted_reason(gateway: GatewayRegistration) -> str:
@@ -809,14 +837,27 @@ class OperatorAction:
 
 
 @dataclass(frozen=True, slots=True)
+class Standby:
+    """A server that streams everything from this one, as ``pg_stat_replication`` has it."""
+
+    name: str
+    sync_state: str | None
+    """``sync``, ``quorum``, ``potential`` or ``async``; ``None``: the schema's owner may not see
+    it."""
+
+
+SEE_STANDBYS = "grant pg_read_all_stats to the owner of the schema"
+
+
+@dataclass(frozen=True, slots=True)
 class CommitDurability:
     """Whether a commit that Postgres acknowledged survives a crash and a failover. Truthy if so."""
 
     durable: bool
     explanation: str
     settings: dict[str, str]
-    standbys: int = 0
-    """Servers that stream from this one, whether commits wait for them or not."""
+    standbys: tuple[Standby, ...] = ()
+    """Those that are attached, whether commits wait for them or not."""
 
     @property
     def synchronous_commit(self) -> str:
@@ -825,9 +866,27 @@ class CommitDurability:
         return self.settings["synchronous_commit"] if self.durable else "off"
 
     @property
+    def not_waited_for(self) -> list[str]:
+        """Attached standbys, by name, that a commit may be acknowledged without: promoted, one of
+        them may lack it. With ``ANY n`` no candidate is waited for when there are more than n."""
+        names = self.settings.get("synchronous_standby_names", "")
+        quorum = re.match(r"\s*ANY\s+(\d+)", names, re.IGNORECASE)
+        candidates = sum(standby.sync_state == "quorum" for standby in self.standbys)
+        waited = {"sync"}
+        if quorum is not None and candidates <= int(quorum[1]):
+            waited.add("quorum")
+        return [
+            s.name if s.sync_state else f"{s.name} (nobody may see: {SEE_STANDBYS})"
+            for s in self.standbys
+            if not names or s.sync_state not in waited
+        ]
+
+    @property
     def waits_for_standby(self) -> bool:
-        """Whether a promotion loses nothing that was acknowledged."""
-        return bool(self.settings.get("synchronous_standby_names"))
+        """Whether commits wait for standbys, and for every one that is attached: whichever of them
+        is promoted lacks nothing."""
+        names = self.settings.get("synchronous_standby_names")
+        return bool(names) and not self.not_waited_for
 
     def __bool__(self) -> bool:
         return self.durable

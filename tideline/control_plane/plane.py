@@ -40,6 +40,7 @@ from tideline.control_plane.model import (
     RejectedTopic,
     ReportedDeletion,
     RequestState,
+    StoredObject,
     StreamPlace,
     SuffixOffset,
     Tombstone,
@@ -49,6 +50,7 @@ from tideline.control_plane.model import (
     TrackedPartition,
     TrackedTopic,
     TrackingKind,
+    UnheardGateway,
     UntoldCommit,
     WatchFinding,
 )
@@ -184,8 +186,22 @@ class ControlPlane(Protocol):
         Raises ``InvalidInput`` without a name and a reason.
         """
 
-    async def count_unknown_keys(self, keys: Sequence[str]) -> int:
-        """How many of these keys of the diskless bucket nothing here has heard of."""
+    async def unheard_gateways(self) -> list[UnheardGateway]:
+        """Those that were active before a promotion and have not renewed after it; none once it is
+        known that the timeline lacks nothing. Until then commits, B0s, registrations, and what
+        clients are shown of suffixes raise ``TimelineUnsettled``, beats are not written and nobody
+        is fenced."""
+
+    async def settle_for_absent(
+        self, timeline: int, gone: Sequence[UUID], stored: Sequence[StoredObject]
+    ) -> str | None:
+        """The bucket was looked into for the incarnations ``gone``: ``stored`` are its objects that
+        nobody has told to be given up. Why the history was halted, if one of them may have been
+        acknowledged and is not committed here; ``None``: nothing is missing of these
+        incarnations."""
+
+    async def unknown_keys(self, keys: Sequence[str]) -> list[str]:
+        """Those of these keys of the diskless bucket that nothing here has heard of."""
 
     # Attestations: nobody but gateways reaches the brokers of a cluster as a client.
 

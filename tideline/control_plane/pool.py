@@ -68,6 +68,7 @@ _ROLE_IS_FULL = "too many connections for role"
 """What libpq tells of it; there is no code before there is a connection. With other words of a
 server's own language a task does not wait, and is tried again by Spark."""
 _LEFT_BEHIND = "the server that answered was replaced by a promotion meanwhile"
+_IN_DOUBT = "the server was promoted, and does not know the object of the last commit"
 LINGER_S = 60.0
 """How long a call that its caller gave up may go on before its connection is dropped."""
 ENDED_AT_ONCE_S = 0.2
@@ -253,6 +254,10 @@ class Pool:
             found = HAS_COMMITTED.read(await cursor.fetchall())
             why = self._history.judge_witness(witness, found, clock_s())
             halts = why is not None
+            if found is None and not halts and not now.settled:
+                # Collected, or lost with its key: the bucket tells. Until then this gateway has
+                # not shown its last commit, so that it does not renew.
+                raise psycopg.OperationalError(_IN_DOUBT)
         if why is not None:
             if halts:
                 await connection.execute(statement(HALT, 1), [why], prepare=False)

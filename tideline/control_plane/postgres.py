@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from itertools import groupby
 from typing import Any
@@ -67,6 +66,8 @@ from tideline.control_plane.model import (
     ReportedDeletion,
     RequestState,
     SegmentCoordinates,
+    Standby,
+    StoredObject,
     StreamPlace,
     SuffixOffset,
     Tombstone,
@@ -77,6 +78,7 @@ from tideline.control_plane.model import (
     TrackedPartition,
     TrackedTopic,
     TrackingKind,
+    UnheardGateway,
     UntoldCommit,
     WatchFinding,
 )
@@ -194,8 +196,18 @@ class PostgresControlPlane(ControlPlane):
     async def begin_history(self, begun_by: str, reason: str) -> UUID:
         return await self._call(Function("begin_history", value(_uuid)), begun_by, reason)
 
-    async def count_unknown_keys(self, keys: Sequence[str]) -> int:
-        return await self._call(Function("count_unknown_keys", value(int)), list(keys))
+    async def unheard_gateways(self) -> list[UnheardGateway]:
+        return await self._call(Function("unheard_gateways", rows(UnheardGateway)))
+
+    async def settle_for_absent(
+        self, timeline: int, gone: Sequence[UUID], stored: Sequence[StoredObject]
+    ) -> str | None:
+        function = Function("settle_for_absent", value(_text))
+        found = columns(stored, "key", "incarnation", "sequence")
+        return await self._call(function, timeline, list(gone), *found)
+
+    async def unknown_keys(self, keys: Sequence[str]) -> list[str]:
+        return await self._call(Function("unknown_keys", values(str)), list(keys))
 
     # Attestations
 
@@ -712,9 +724,9 @@ class PostgresControlPlane(ControlPlane):
             b"SELECT name, setting FROM pg_settings WHERE name IN "
             b"('fsync', 'full_page_writes', 'synchronous_commit', 'synchronous_standby_names')"
         )
-        (streams,) = await self._pool.fetch(b"SELECT count(*) FROM pg_stat_replication")
         settings = {row["name"]: row["setting"] for row in found}
-        return replace(_durability(settings), standbys=streams["count"])
+        standbys = await self._call(Function("attached_standbys", rows(Standby)))
+        return _durability(settings, tuple(standbys))
 
     def listen(
         self, channels: Sequence[str], on_listening: Callable[[], None] | None = None
@@ -730,6 +742,10 @@ def _seeds(seeds: Iterable[ProducerSeed]) -> Jsonb:
 
 def _uuid(found: object) -> UUID:
     return found if isinstance(found, UUID) else UUID(str(found))
+
+
+def _text(found: object) -> str | None:
+    return None if found is None else str(found)
 
 
 def _number(found: object) -> int | None:
@@ -912,15 +928,15 @@ def _log_producers(found: Sequence[Row]) -> dict[TopicIdPartition, list[LogProdu
     return told
 
 
-def _durability(settings: dict[str, str]) -> CommitDurability:
+def _durability(settings: dict[str, str], standbys: tuple[Standby, ...]) -> CommitDurability:
     """Preflight asks: B0 and acknowledgements must outlive a crash (schedule 16)."""
     if settings["fsync"] != "on" or settings["full_page_writes"] != "on":
         risk = "fsync or full_page_writes is off: a crash of the host loses commits"
     elif (waits := settings["synchronous_commit"]) in ("off", "local"):
         risk = f"synchronous_commit is {waits}: a crash or failover loses commits"
-    elif standbys := settings["synchronous_standby_names"]:
-        return CommitDurability(True, f"commits wait for {standbys}", settings)
+    elif names := settings["synchronous_standby_names"]:
+        return CommitDurability(True, f"commits wait for {names}", settings, standbys)
     else:
         found = "commits wait for the disk; without synchronous_standby_names do not fail over"
-        return CommitDurability(True, f"{found} to a standby", settings)
-    return CommitDurability(False, f"{risk}. Turn it on in postgresql.conf.", settings)
+        return CommitDurability(True, f"{found} to a standby", settings, standbys)
+    return CommitDurability(False, f"{risk}. Turn it on in postgresql.conf.", settings, standbys)

@@ -43,6 +43,9 @@ class ServerIdentity:
     """Whether the beat that was asked about is in it; ``None``: none was."""
     halted: str | None = None
     """Why nobody may go on in this history: somebody has found that commits are missing."""
+    settled: bool = True
+    """Whether it is known that its timeline lacks no commit that was acknowledged before it: until
+    then nothing is committed."""
 
     def __str__(self) -> str:
         return (
@@ -54,8 +57,9 @@ def disagreement(seen: ServerIdentity, now: ServerIdentity) -> str | None:
     """Why ``now`` may lack what was committed when ``seen`` was; ``None``: it lacks nothing.
 
     ``now`` was asked about the beat of ``seen``, after ``seen`` was. A timeline that has grown is
-    a promotion: it lost nothing that is older than the beat, and nothing that was acknowledged
-    later if commits waited for a standby.
+    a promotion: it lost nothing that is older than the beat. What was acknowledged later may be
+    missing where commits waited for no standby, and where they waited for another one than was
+    promoted: nothing is committed before that is known (:attr:`ServerIdentity.settled`).
     """
     if now.installation_id != seen.installation_id:
         return f"it holds installation {now.installation_id}, not {seen.installation_id}"

@@ -37,6 +37,11 @@ MOST_PARTITIONS = 5_000
 have half of it left; this is how many were tried."""
 TIERING_SWITCH = "remote.log.storage.system.enable"
 """A broker's own config: whether it has tiered storage at all."""
+WAIT_FOR_STANDBYS = (
+    "let commits wait for every standby that may be promoted, and promote no other: "
+    "synchronous_standby_names = 'FIRST 1 (a)' for one, 'FIRST 2 (a, b)' for two; 'ANY 1' waits "
+    "for whichever answers first, and the one that is promoted may be another"
+)
 MANY_STUCK_COPIES = 10
 """More unfinished old copies than this mean that tiering fails again and again."""
 
@@ -127,8 +132,8 @@ class PreflightObservation:
     """Highest ``metadata.version`` level that every broker supports: tells their release."""
     synchronous_commit: str | None = None
     """Postgres' setting for the roles that write boundaries."""
-    asynchronous_standbys: int = 0
-    """Servers that stream from Postgres while commits wait for none of them."""
+    standbys_not_waited_for: tuple[str, ...] = ()
+    """Servers that stream from Postgres, and that a commit is acknowledged without."""
     gateways: tuple[GatewayHealth, ...] | None = None
     unaccounted: tuple[str, ...] = ()
     """Incarnations of gateways that were replaced and may still run: why, and what to do."""
@@ -505,13 +510,13 @@ def _postgres(o: PreflightObservation) -> CheckResult:
         return CheckResult(
             name, Verdict.UNKNOWN, "Postgres did not answer", "bring Postgres back, then try again"
         )
-    if o.synchronous_commit != "off" and o.asynchronous_standbys:
+    if o.synchronous_commit != "off" and o.standbys_not_waited_for:
         return CheckResult(
             name,
             Verdict.WARNING,
-            f"{o.asynchronous_standbys} standbys stream from Postgres and commits wait for none of "
-            "them: a promotion may lose acknowledged records",
-            "set synchronous_standby_names (two standbys: ANY 1)",
+            f"commits do not wait for standby {', '.join(o.standbys_not_waited_for)}: the "
+            "promotion of one may lose acknowledged records",
+            WAIT_FOR_STANDBYS,
         )
     return _result(
         name,

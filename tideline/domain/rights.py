@@ -392,7 +392,7 @@ S3_RIGHTS = (
     _s3(_GATEWAY, _D, "wal/*", f"{GET} {PUT}", "what producers write and consumers read"),
     _s3(_GATEWAY, _T, "*", GET, "reads of merged segments"),
     _s3(_WORKER, _T, "*", GET, "copies of segments before a prefix is repaired"),
-    _s3(_WORKER, _D, "wal/*", GET, "what objects hold, for `tideline rebuild`"),
+    _s3(_WORKER, _D, "wal/*", GET, "what objects hold: `tideline rebuild`, a promotion"),
     S3Right(
         _WORKER,
         _D,

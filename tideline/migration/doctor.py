@@ -20,7 +20,7 @@ from tideline.control_plane.lease_observer import LeaseObserver
 from tideline.control_plane.migrate import LOGIN_ROLES
 from tideline.control_plane.model import UNACCOUNTED, GatewayRegistration, in_force
 from tideline.control_plane.server_probe import probe
-from tideline.domain.preflight import TIERING_SWITCH, GatewayHealth
+from tideline.domain.preflight import TIERING_SWITCH, WAIT_FOR_STANDBYS, GatewayHealth
 from tideline.errors import TidelineError, UnreachableError
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.native_look import why_python
@@ -135,14 +135,14 @@ async def _commits(parts: _Parts) -> list[Finding]:
     if not found.durable:
         remedy = "docs/operating.md says how Postgres has to be set up"
         return [Finding("postgres commits", Verdict.FAILED, found.explanation, remedy)]
-    if found.standbys and not found.waits_for_standby:
+    if found.not_waited_for:
         return [
             Finding(
                 "postgres commits",
                 Verdict.WARNING,
-                f"{found.standbys} standbys stream, and no commit waits for one: a failover loses "
-                "acknowledged records, and stops tracked traffic",
-                "set synchronous_standby_names",
+                f"commits do not wait for standby {', '.join(found.not_waited_for)}: the promotion "
+                "of one may lose acknowledged records, and stops tracked traffic then",
+                WAIT_FOR_STANDBYS,
             )
         ]
     return [ok("postgres commits", found.explanation)]

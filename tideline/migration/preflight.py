@@ -118,9 +118,7 @@ async def observe(
         brokers=tuple(nodes),
         metadata_version=level,
         synchronous_commit=None if durability is None else durability.synchronous_commit,
-        asynchronous_standbys=0
-        if durability is None or durability.waits_for_standby
-        else durability.standbys,
+        standbys_not_waited_for=() if durability is None else tuple(durability.not_waited_for),
         gateways=None if registrations is None else services.leases.health(registrations),
         unaccounted=tuple(unaccounted_reason(g) for g in unaccounted or ()),
         outside_members=None if groups is None else _outside(groups[1], registrations or ()),

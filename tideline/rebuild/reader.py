@@ -51,13 +51,19 @@ class BucketReader:
         """Every WAL object that is listed goes into ``streams``, in the order of the keys; one that
         is deleted meanwhile does not. ``progress`` hears how many there are so far."""
         entries = self.store.list_objects(self.bucket, self.prefix + WAL)
-        for number, (entry, found) in enumerate(self._each(entries, self._footer), 1):
+        for number, (entry, found) in enumerate(self.endings(entries), 1):
             if isinstance(found, Footer):
                 streams.add(entry.key, entry.size, found)
             elif found is not None:
                 footerless = isinstance(found, NoFooter)
                 streams.add_unreadable(entry.key, entry.size, str(found), footerless=footerless)
             progress(number)
+
+    def endings(
+        self, entries: Iterable[ObjectEntry]
+    ) -> Iterator[tuple[ObjectEntry, Footer | FooterError | None]]:
+        """What each of these WAL objects ends with; ``None``: it is gone."""
+        return self._each(entries, self._footer)
 
     def documents(self) -> Iterator[tuple[ObjectEntry, bytes]]:
         """Every metadata record that is listed, in the order of the keys."""

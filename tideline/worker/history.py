@@ -18,6 +18,7 @@ from tideline.errors import TidelineError
 from tideline.object_store.client import ObjectStoreClient
 from tideline.ownership import REMEDY, fleet_position, write_position
 from tideline.settings import ObjectStoreSettings
+from tideline.worker.promotion import PromotionCheck
 
 EVERY_S = 5.0
 log = structlog.get_logger()
@@ -41,6 +42,7 @@ class HistoryKeeper:
         self.beats_per_position = int(position_s // self.every_s)
         self._plane, self._store, self._settings = plane, store, settings
         self._history = history
+        self._promotion = PromotionCheck(plane, store, settings)
         self._told = 0
         """Beats since the position was written."""
         self._timeline = Gauge(
@@ -49,7 +51,7 @@ class HistoryKeeper:
         )  # fmt: skip
         self._synchronous = Gauge(
             "tideline_postgres_failover_loses_nothing",
-            "1: commits wait for a synchronous standby; 0: a promotion may lose acknowledged ones",
+            "1: commits wait for every standby that is attached; 0: a promotion may lose some",
             registry=registry,
         )
 
@@ -71,9 +73,10 @@ class HistoryKeeper:
         now = await self._plane.identity(before)
         if (why := self._history.judge(before, now)) is not None:
             raise WrongHistory(f"Postgres is not the one that was seen: {why}. {REMEDY}")
+        await self._promotion.look()
         self._timeline.set(now.timeline)
         durability = await self._plane.check_synchronous_commit()
-        self._synchronous.set(bool(durability) and bool(durability.waits_for_standby))
+        self._synchronous.set(bool(durability) and durability.waits_for_standby)
         self._told += 1
         if self._told >= self.beats_per_position:
             await self._tell(now)

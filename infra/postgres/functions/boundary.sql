@@ -153,6 +153,7 @@ LANGUAGE plpgsql AS $$
 DECLARE
     v_acknowledged bigint := assert_quiesced(p_log);
 BEGIN
+    PERFORM assert_settled();
     IF p_boundary <= v_acknowledged THEN
         PERFORM refuse('TL006',
             format('B0 %s of %s is not above offset %s, which a gateway has acknowledged',

@@ -235,6 +235,7 @@ DECLARE
     v_next bigint;
     v_max_timestamp bigint;
 BEGIN
+    PERFORM assert_settled();
     errors := array_fill(NULL::text, ARRAY[cardinality(p_topic_ids)]);
     SELECT v_none, v_none, v_none, v_none, v_none, v_none
         INTO log_ids, base_offsets, append_times, running_max, log_starts, high_watermarks;

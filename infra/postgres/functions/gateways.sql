@@ -65,11 +65,13 @@ DECLARE
     v_first boolean;
 BEGIN
     PERFORM assert_own_gateway(p_gateway_id);
+    PERFORM settle();
+    PERFORM assert_settled();
     INSERT INTO gateways AS g
         (gateway_id, broker_id, incarnation, status, lease_ms, address, version, rack, stand_ins,
-         serving)
+         serving, timeline)
         VALUES (p_gateway_id, p_broker_id, p_incarnation, 'active', p_lease_ms, p_address,
-                p_version, p_rack, p_stand_ins, p_serving)
+                p_version, p_rack, p_stand_ins, p_serving, current_timeline())
         ON CONFLICT (gateway_id) DO NOTHING;
     v_first := FOUND;
     SELECT * INTO STRICT v_known FROM gateways WHERE gateway_id = p_gateway_id
@@ -96,7 +98,8 @@ BEGIN
             SET broker_id = p_broker_id, incarnation = p_incarnation, status = 'active',
                 status_reason = NULL, lease_ms = p_lease_ms, address = p_address,
                 version = p_version, rack = p_rack, stand_ins = p_stand_ins,
-                serving = p_serving, renewals = renewals + 1, registered_at = clock_timestamp()
+                serving = p_serving, renewals = renewals + 1, registered_at = clock_timestamp(),
+                timeline = current_timeline()
             WHERE gateway_id = p_gateway_id;
     ELSIF NOT v_first THEN
         -- The process counts its lease from here: who waits for it to lapse has to see that.
@@ -200,12 +203,13 @@ DECLARE
     v_renewals bigint;
 BEGIN
     PERFORM assert_own_gateway(p_gateway_id);
-    UPDATE gateways SET renewals = renewals + 1
+    UPDATE gateways SET renewals = renewals + 1, timeline = current_timeline()
         WHERE gateway_id = p_gateway_id AND incarnation = p_incarnation AND status = 'active'
         RETURNING renewals INTO v_renewals;
     IF NOT FOUND THEN
         PERFORM assert_gateway_active(p_gateway_id, p_incarnation);
     END IF;
+    PERFORM settle();
     RETURN v_renewals;
 END
 $$;
@@ -217,7 +221,7 @@ $$;
 
 -- True when the incarnation is fenced now. False when it is not the registered one (a newer one
 -- has taken over), has renewed its lease since it was looked at, has released it, or the gateway is
--- retired: look again.
+-- retired; nor while the timeline is not settled, to which it belongs: look again.
 CREATE FUNCTION fence_gateway(
     p_gateway_id integer, p_incarnation uuid, p_renewals bigint, p_reason text
 ) RETURNS boolean
@@ -228,6 +232,7 @@ BEGIN
     UPDATE gateways SET status = 'fenced', status_reason = p_reason
         WHERE gateway_id = p_gateway_id AND incarnation = p_incarnation AND status = 'active'
             AND renewals = p_renewals
+            AND (SELECT is_settled() OR i.halted IS NOT NULL FROM installation AS i)
         RETURNING address INTO v_address;
     IF FOUND THEN
         INSERT INTO ended_incarnations (incarnation, gateway_id, reason, address)
@@ -245,6 +250,7 @@ BEGIN
         PERFORM refuse('TL018', 'nobody attests that the gateway is cut off',
             'Name the person who made sure that the process cannot reach a broker any more.');
     END IF;
+    PERFORM assert_settled();
     UPDATE gateways SET status = 'retired', status_reason = 'cut off, attested by ' || p_attested_by
         WHERE gateway_id = p_gateway_id AND status <> 'retired';
     IF NOT FOUND AND NOT EXISTS (SELECT FROM gateways WHERE gateway_id = p_gateway_id) THEN

@@ -183,6 +183,7 @@ RETURNS TABLE (
     closed boolean, awaited boolean
 )
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+    SELECT assert_settled();
     SELECT l.topic_id, l.partition, l.generation, l.diskless_log_start_offset,
            EXISTS (SELECT FROM gateways AS g WHERE g.gateway_id = p_gateway_id
                AND g.incarnation = p_incarnation AND g.status = 'active'),

@@ -115,6 +115,7 @@ DECLARE
     v_there boolean;
     v_found integer := 0;
 BEGIN
+    PERFORM assert_settled();
     FOR i IN 1 .. cardinality(p_topic_ids) LOOP
         v_suffix := suffix_bounds(p_topic_ids[i], p_partitions[i]);
         request := i;
@@ -249,6 +250,7 @@ DECLARE
     v_batch batches;
     v_segments merged_segments[] := '{}';
 BEGIN
+    PERFORM assert_settled();
     v_suffix := suffix_bounds(p_topic_id, p_partition);
     error := v_suffix.error;
     found_offset := -1;
@@ -293,6 +295,7 @@ CREATE FUNCTION high_watermarks(
     p_topic_ids uuid[], p_partitions integer[], p_known bigint[] DEFAULT NULL
 ) RETURNS TABLE (topic_id uuid, partition integer, high_watermark bigint)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+    SELECT assert_settled();
     SELECT l.topic_id, l.partition, l.high_watermark
     FROM unnest(p_topic_ids, p_partitions, p_known) AS wanted (topic_id, partition, known)
     JOIN logs AS l USING (topic_id, partition)

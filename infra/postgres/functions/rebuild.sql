@@ -50,10 +50,10 @@ BEGIN
         PERFORM refuse('TL060', format('%s lives and uses this Postgres', v_living),
             'Stop every gateway and worker, then begin again.');
     END IF;
-    PERFORM fence_gateway(g.gateway_id, g.incarnation, g.renewals, 'it stood still at a rebuild')
-        FROM gateways AS g WHERE g.status = 'active';
     UPDATE installation SET halted = format('%s rebuilds it (%s): run `tideline rebuild --write` '
         'until it says that it is done', p_by, p_reason);
+    PERFORM fence_gateway(g.gateway_id, g.incarnation, g.renewals, 'it stood still at a rebuild')
+        FROM gateways AS g WHERE g.status = 'active';
     PERFORM setval('tiering_tokens', greatest(nextval('tiering_tokens'),
         (extract(epoch FROM clock_timestamp()) * 1000000000)::bigint - 1000000000));
 END

@@ -279,7 +279,7 @@ def test_every_trigger_demands_the_attestation_and_shows_who_made_it() -> None:
 
 
 def test_a_standby_that_commits_do_not_wait_for_is_a_warning() -> None:
-    report = judge(replace(GOOD, asynchronous_standbys=1))
+    report = judge(replace(GOOD, standbys_not_waited_for=("dr",)))
     assert report.accepted
     (check,) = [c for c in report.checks if c.name == "postgres_synchronous_commit"]
     assert check.verdict is Verdict.WARNING

@@ -5,7 +5,7 @@ Garbage collection marks a key as deleting; such a key is never committed (sched
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from uuid import UUID
@@ -15,6 +15,7 @@ from tideline.control_plane.model import (
     ANYBODY_TELLS_AFTER_MS,
     BatchToCommit,
     CommittedBatch,
+    StoredObject,
     StreamPlace,
     UntoldCommit,
 )
@@ -89,6 +90,31 @@ class WalFiles:
                 "exactly its first input."
             )
         return known
+
+    def has_committed(self, key: str) -> bool:
+        known = self.by_key.get(key)
+        return known is not None and known.status is not FileStatus.REGISTERED
+
+    def registered_by(self, incarnation: UUID) -> tuple[str, ...]:
+        """Keys that it has not committed."""
+        return tuple(
+            key
+            for key, known in self.by_key.items()
+            if known.incarnation == incarnation and known.status is FileStatus.REGISTERED
+        )
+
+    def missing(self, stored: Sequence[StoredObject]) -> Iterator[str]:
+        """Of objects in the bucket, those behind everything that is committed of their streams."""
+        for one in stored:
+            told = (
+                known.stream.sequence
+                for known in self.by_key.values()
+                if known.incarnation == one.incarnation
+                and known.status is not FileStatus.REGISTERED
+                and known.stream is not None
+            )
+            if not self.has_committed(one.key) and one.sequence > max(told, default=-1):
+                yield one.key
 
     def place(self, key: str, stream: StreamPlace | None) -> None:
         """Note where a committed file stands in its stream."""

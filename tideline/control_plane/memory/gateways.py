@@ -6,7 +6,7 @@ checked against the newest incarnation.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
@@ -112,12 +112,23 @@ class Gateways:
         known = self.registered.get(gateway_id)
         return known is not None and (known.incarnation, known.status) == (incarnation, ACTIVE)
 
-    def renew(self, gateway_id: int, incarnation: UUID) -> int:
+    def renew(self, gateway_id: int, incarnation: UUID, timeline: int) -> int:
         """The counter after one more renewal. Raises ``GatewayFenced``."""
         self.assert_active(gateway_id, incarnation)
         known = self.registered[gateway_id]
-        self.registered[gateway_id] = replace(known, renewals=known.renewals + 1)
-        return known.renewals + 1
+        renewed = replace(known, renewals=known.renewals + 1, timeline=timeline)
+        self.registered[gateway_id] = renewed
+        return renewed.renewals
+
+    def unheard(self, timeline: int) -> list[GatewayRegistration]:
+        """Active ones that have not renewed on it."""
+        return [g for g in self._by_id() if g.status == ACTIVE and g.timeline != timeline]
+
+    def heard(self, incarnations: Container[UUID], timeline: int) -> None:
+        """As if they had renewed on it."""
+        for gateway in self.unheard(timeline):
+            if gateway.incarnation in incarnations:
+                self.registered[gateway.gateway_id] = replace(gateway, timeline=timeline)
 
     def note_serving(self, gateway_id: int, incarnation: UUID, serving: bool) -> None:
         """Raises ``GatewayFenced``."""

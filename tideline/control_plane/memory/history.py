@@ -22,6 +22,8 @@ class History:
     beats: dict[int, UUID] = field(default_factory=lambda: {1: FIRST})
     lsn: int = 0
     waits_for_standby: bool = True
+    timeline: int = 1
+    """On which commits are taken."""
     written: int = 1
     """Tokens that were given out, also in beats that a test has taken back."""
 
@@ -42,6 +44,7 @@ class History:
             self.waits_for_standby,
             knows,
             self.halted,
+            self.timeline == server[1],
         )
 
     def beat(self) -> int:
@@ -61,11 +64,12 @@ class History:
                 f"of cluster {cluster_id}"
             )
 
-    def begin(self, begun_by: str, reason: str) -> UUID:
+    def begin(self, begun_by: str, reason: str, timeline: int) -> UUID:
         """Raises ``InvalidInput``."""
         if not begun_by or not reason:
             raise InvalidInput("nobody, or no reason, is named for a new history")
         self.written += 1
         self.history_id, self.halted = UUID(int=self.written), None
+        self.timeline = timeline
         self.beat()
         return self.history_id

@@ -16,6 +16,7 @@ from uuid import UUID
 
 from tideline.control_plane.errors import (
     InvalidInput,
+    TimelineUnsettled,
     TopicDeleted,
     TrackingIncomplete,
     UnknownLog,
@@ -65,6 +66,7 @@ from tideline.control_plane.model import (
     RejectedTopic,
     ReportedDeletion,
     RequestState,
+    StoredObject,
     StreamPlace,
     SuffixOffset,
     Tombstone,
@@ -75,6 +77,7 @@ from tideline.control_plane.model import (
     TrackedPartition,
     TrackedTopic,
     TrackingKind,
+    UnheardGateway,
     UntoldCommit,
     WatchFinding,
     summarize,
@@ -151,6 +154,8 @@ class MemoryControlPlane(ControlPlane):
         stand_ins: str | None = None,
         serving: bool | None = None,
     ) -> None:
+        self._settle()
+        self._assert_settled()
         self.gateways.register(
             GatewayRegistration(
                 gateway_id=gateway_id,
@@ -165,12 +170,15 @@ class MemoryControlPlane(ControlPlane):
                 rack=rack,
                 stand_ins=stand_ins,
                 serving=serving,
+                timeline=self.server[1],
             ),
             watched,
         )
 
     async def renew_lease(self, gateway_id: int, incarnation: UUID) -> int:
-        return self.gateways.renew(gateway_id, incarnation)
+        renewals = self.gateways.renew(gateway_id, incarnation, self.server[1])
+        self._settle()
+        return renewals
 
     async def note_serving(self, gateway_id: int, incarnation: UUID, serving: bool) -> None:
         self.gateways.note_serving(gateway_id, incarnation, serving)
@@ -184,9 +192,12 @@ class MemoryControlPlane(ControlPlane):
     async def fence_gateway(
         self, gateway_id: int, incarnation: UUID, renewals: int, reason: str
     ) -> bool:
-        return self.gateways.fence(gateway_id, incarnation, renewals, reason)
+        settled = self._is_settled() or self.history.halted is not None
+        return settled and self.gateways.fence(gateway_id, incarnation, renewals, reason)
 
     async def retire_gateway(self, gateway_id: int, attested_by: str) -> None:
+        if attested_by:
+            self._assert_settled()
         self.gateways.retire(gateway_id, attested_by)
 
     async def account_incarnations(
@@ -206,7 +217,7 @@ class MemoryControlPlane(ControlPlane):
         return self.history.identity(self.server, seen)
 
     async def beat_history(self) -> int:
-        return self.history.beat()
+        return self.history.beat() if self._is_settled() else max(self.history.beats)
 
     async def bind_cluster(self, cluster_id: str) -> None:
         self.history.bind(cluster_id)
@@ -215,14 +226,65 @@ class MemoryControlPlane(ControlPlane):
         self.history.halted = self.history.halted or why
 
     async def begin_history(self, begun_by: str, reason: str) -> UUID:
-        history_id = self.history.begin(begun_by, reason)
+        history_id = self.history.begin(begun_by, reason, self.server[1])
         for topic in self.topics.rows:
             for partition in topic.partitions.values():
                 partition.outrun()
         return history_id
 
-    async def count_unknown_keys(self, keys: Sequence[str]) -> int:
-        return sum(key not in self.files.by_key for key in keys)
+    async def unheard_gateways(self) -> list[UnheardGateway]:
+        if self._is_settled():
+            return []
+        return [
+            UnheardGateway(
+                self.server[1],
+                g.gateway_id,
+                g.incarnation,
+                g.address,
+                g.lease_ms,
+                self.files.registered_by(g.incarnation),
+                0,
+            )
+            for g in self.gateways.unheard(self.server[1])
+        ]
+
+    async def settle_for_absent(
+        self, timeline: int, gone: Sequence[UUID], stored: Sequence[StoredObject]
+    ) -> str | None:
+        if self._is_settled() or timeline != self.server[1]:
+            return None
+        unheard = {g.incarnation for g in self.gateways.unheard(timeline)}
+        known = {g.incarnation for g in self.gateways.registered.values()}
+        over = (known | self.gateways.ended.keys()) - unheard
+        missing = sorted(self.files.missing([one for one in stored if one.incarnation not in over]))
+        if missing:
+            why = (
+                f"timeline {timeline} has not got the commit of {len(missing)} objects that are in "
+                f"the bucket and may have been acknowledged: {missing[0]}"
+            )
+            await self.halt_history(why)
+            return why
+        self.gateways.heard(gone, timeline)
+        self._settle()
+        return None
+
+    def _is_settled(self) -> bool:
+        return self.history.timeline == self.server[1]
+
+    def _assert_settled(self) -> None:
+        if not self._is_settled():
+            raise TimelineUnsettled(
+                f"timeline {self.server[1]} was promoted, and it is not known yet that it lacks "
+                "nothing"
+            )
+
+    def _settle(self) -> None:
+        """Commits are taken when everybody who was active before has renewed."""
+        if self.history.halted is None and not self.gateways.unheard(self.server[1]):
+            self.history.timeline = self.server[1]
+
+    async def unknown_keys(self, keys: Sequence[str]) -> list[str]:
+        return [key for key in keys if key not in self.files.by_key]
 
     # Attestations
 
@@ -487,6 +549,7 @@ class MemoryControlPlane(ControlPlane):
     async def confirm_partitions(
         self, gateway_id: int, incarnation: UUID, logs: Sequence[TopicIdPartition]
     ) -> dict[TopicIdPartition, Standing]:
+        self._assert_settled()
         active = self.gateways.is_active(gateway_id, incarnation)
         known = {log: self.topics.partition(log) for log in logs}
         return {
@@ -514,6 +577,8 @@ class MemoryControlPlane(ControlPlane):
 
     async def initialize_diskless_migration(self, boundary: BoundaryToPersist) -> None:
         partition = self.topics.live_partition(boundary.log)
+        if partition.suffix is None:
+            self._assert_settled()
         changed = partition.persist(
             boundary.boundary,
             boundary.leader_epoch,
@@ -533,6 +598,8 @@ class MemoryControlPlane(ControlPlane):
     ) -> None:
         gateways = self.gateways.at_quiesce_barrier()
         partition = self.topics.live_partition(log)
+        if partition.suffix is None and boundary >= 0:
+            self._assert_settled()
         forced_by = self.topics.known_id(log.topic_id).completion_forced_by
         if partition.persist_directly(
             boundary, leader_epoch, gateways, self.now_ms(), forced_by=forced_by
@@ -908,6 +975,7 @@ class MemoryControlPlane(ControlPlane):
         if file.status is not FileStatus.COMMITTED:
             self.gateways.assert_active(gateway_id, incarnation)
             assert_batches(batches)
+            self._assert_settled()
             now = self.now_ms()
             file.outcomes = [self._append(batch, object_key, now) for batch in batches]
             file.status, file.size, file.committed_ms = FileStatus.COMMITTED, size, now
@@ -929,6 +997,7 @@ class MemoryControlPlane(ControlPlane):
         return partition.commit(batch, object_key, now_ms)
 
     async def find_batches(self, requests: Sequence[FindBatchesRequest]) -> list[FoundBatches]:
+        self._assert_settled()
         answers: list[FoundBatches] = []
         left = FIND_LIMIT_IN_ALL
         for request in requests:
@@ -944,6 +1013,7 @@ class MemoryControlPlane(ControlPlane):
     async def list_offsets(
         self, log: TopicIdPartition, kind: ListOffsetsKind, timestamp: int | None = None
     ) -> SuffixOffset:
+        self._assert_settled()
         partition = self.topics.partition(log)
         if partition is None:
             return SuffixOffset("UNKNOWN_LOG")
@@ -954,6 +1024,7 @@ class MemoryControlPlane(ControlPlane):
         logs: Sequence[TopicIdPartition],
         known: Mapping[TopicIdPartition, int] | None = None,
     ) -> dict[TopicIdPartition, int]:
+        self._assert_settled()
         found = {log: self.topics.partition(log) for log in logs}
         return {
             log: partition.high_watermark
