@@ -28,6 +28,8 @@ class TidelineError(Exception):
     """Base of errors that are shown to a person without a traceback."""
 
     exit_code: ExitCode = ExitCode.FAILED
+    is_outage: bool = False
+    """See :func:`is_outage`."""
 
 
 class UsageError(TidelineError):
@@ -40,6 +42,7 @@ class UnreachableError(TidelineError):
     """A part could not be reached. Trying again may help."""
 
     exit_code = ExitCode.UNREACHABLE
+    is_outage = True
 
 
 class RefusedError(TidelineError):
@@ -50,3 +53,10 @@ class RefusedError(TidelineError):
 
 class FencedError(RefusedError):
     """A newer generation, leader epoch or incarnation exists: the caller is out of date."""
+
+
+def is_outage(error: BaseException | None) -> bool:
+    """Whether nobody answered: a connection that was lost, a timeout, a server that starts, stops or
+    has no connection left. Everything else is an answer: who is refused does not go on by what it
+    knew before, and trying again does not help by itself."""
+    return isinstance(error, TidelineError) and error.is_outage

@@ -78,6 +78,20 @@ _NOTHING_LEFT = frozenset(
 )
 
 
+_OUTAGES = frozenset(
+    {
+        RPCStatusCode.UNAVAILABLE,
+        RPCStatusCode.DEADLINE_EXCEEDED,
+        RPCStatusCode.CANCELLED,
+        RPCStatusCode.ABORTED,
+        RPCStatusCode.RESOURCE_EXHAUSTED,
+        RPCStatusCode.UNKNOWN,
+        RPCStatusCode.INTERNAL,
+    }
+)
+"""With any other status Temporal has answered, and refuses."""
+
+
 class TemporalUnavailable(UnreachableError):
     """Temporal did not answer. Trying again may help."""
 
@@ -291,10 +305,8 @@ async def result_of(handle: WorkflowHandle[Any, R]) -> R:
 
 async def _must_be(wanted: str, handle: WorkflowHandle[Any, Any], topic: str) -> None:
     """Migrations and switches of tiered storage share the topic's workflow id."""
-    try:
+    with temporal_errors():
         found = (await handle.describe()).workflow_type
-    except RPCError as error:
-        raise TemporalUnavailable(f"Temporal: {error.message}") from error
     if found == wanted:
         return
     doing = (
@@ -417,9 +429,9 @@ def temporal_errors(not_found: str = "no such workflow runs") -> Iterator[None]:
     except RPCError as error:
         if error.status is RPCStatusCode.NOT_FOUND:
             raise NoSuchMigration(not_found) from error
-        if error.status is RPCStatusCode.PERMISSION_DENIED:
-            raise RefusedError(f"Temporal refuses: {error.message}") from error
-        raise TemporalUnavailable(f"Temporal: {error.message}") from error
+        if error.status in _OUTAGES:
+            raise TemporalUnavailable(f"Temporal: {error.message}") from error
+        raise RefusedError(f"Temporal refuses: {error.message}") from error
 
 
 def workflow_url(settings: TemporalSettings, workflow_id: str) -> str | None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
-from tideline.errors import UnreachableError
+from tideline.errors import is_outage
 
 T = TypeVar("T")
 DEADLINE_S = 20.0
@@ -17,13 +17,13 @@ sense."""
 
 
 def retry(call: Callable[[], T], *, deadline_s: float = DEADLINE_S) -> T:
-    """``call()``, repeated while it raises :class:`UnreachableError`; the last one is raised.
+    """``call()``, repeated while nobody answers; the last error is raised.
 
     Every call given here is safe to repeat: registered keys, claims and finishes are fenced by
     their token, and an object is written once more under the same key with the same bytes.
     """
     return Retrying(
-        retry=retry_if_exception_type(UnreachableError),
+        retry=retry_if_exception(is_outage),
         wait=wait_random_exponential(multiplier=0.1, max=5.0),
         stop=stop_after_delay(deadline_s),
         reraise=True,

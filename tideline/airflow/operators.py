@@ -15,7 +15,7 @@ from tideline.airflow.temporal.link import keep_link
 from tideline.airflow.temporal.operators import TemporalWorkflowOperator
 from tideline.airflow.trigger import ENDED, LEFT, SILENT, TopicMigrationTrigger
 from tideline.domain.messages import TOPIC_WORKFLOW
-from tideline.errors import TidelineError, UnreachableError
+from tideline.errors import TidelineError, is_outage
 from tideline.settings import WorkerSettings, load
 
 if TYPE_CHECKING:
@@ -224,7 +224,7 @@ def tell(
 
 def failed(topic: str, error: TidelineError) -> AirflowException:
     """Only what does not answer is worth another try."""
-    kind = AirflowException if isinstance(error, UnreachableError) else AirflowFailException
+    kind = AirflowException if is_outage(error) else AirflowFailException
     return kind(f"{topic}: {error}")
 
 

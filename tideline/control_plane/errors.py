@@ -5,6 +5,7 @@ The messages are the database's: value and rule from the error, remedy from its 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -14,7 +15,14 @@ from psycopg_pool import PoolClosed, PoolTimeout, TooManyRequests
 
 from tideline import __version__
 from tideline.domain.history import WrongHistory
-from tideline.errors import FencedError, RefusedError, TidelineError, UnreachableError, UsageError
+from tideline.errors import (
+    ExitCode,
+    FencedError,
+    RefusedError,
+    TidelineError,
+    UnreachableError,
+    UsageError,
+)
 
 ERRORS: dict[str, type[TidelineError]] = {}
 """Every SQLSTATE that the functions raise, and the class below that stands for it."""
@@ -32,6 +40,15 @@ def _sqlstate(state: str) -> Callable[[type[E]], type[E]]:
 
 class ControlPlaneUnavailable(UnreachableError):
     """Postgres did not answer in time, or the connection broke. The outcome is unknown."""
+
+
+class LoginRefused(ControlPlaneUnavailable):
+    """Postgres does not let this process in: password, ``pg_hba.conf``, database, a right that
+    every connection needs. To a call that is under way it is as if nobody had answered: its
+    outcome is unknown. Whoever starts by it is refused."""
+
+    exit_code = ExitCode.REFUSED
+    is_outage = False
 
 
 class ControlPlaneFailure(TidelineError):
@@ -250,6 +267,22 @@ OPERATOR_INTERVENTION = "57P"
 """A server that stops at once tells it to its clients as a warning (``quickdie``)."""
 
 
+_SAID_AT_LOGIN = re.compile(r"failed: [^:\n]{1,40}:  (.+)")
+"""libpq gives no code before there is a connection, but quotes a server by severity, colon and two
+spaces; what it says itself has another form."""
+_COMES_BACK = re.compile(
+    r"the database system is |too many |remaining connection slots|terminating "
+)
+"""Of what servers say at a login: they start, stop or are full. In other words, of a server's own
+language, it is taken for a refusal until the server lets the process in."""
+
+
+def refused_login(error: psycopg.Error) -> str | None:
+    """What a server has said that it does not let in; ``None``: none has, or it will."""
+    said = _SAID_AT_LOGIN.findall(str(error))
+    return next((why for why in said if not _COMES_BACK.search(why)), None)
+
+
 def ends_connection(said: Diagnostic) -> bool:
     """Whether the server closes the connection after these words."""
     is_fatal = said.severity_nonlocalized in ("FATAL", "PANIC")
@@ -272,6 +305,8 @@ def translate(error: Exception) -> TidelineError:
             return ERRORS[state](text)
         if state in TRANSIENT_SQLSTATES or state.startswith("08"):
             return ControlPlaneUnavailable(f"Postgres: {error.diag.message_primary} ({state})")
+        if not state and (why := refused_login(error)) is not None:
+            return LoginRefused(f"Postgres lets nobody in with these settings: {why}")
         if not state and isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):
             return ControlPlaneUnavailable(f"Postgres connection: {error}")
         if state == UNDEFINED_FUNCTION and "function tideline." in str(error):

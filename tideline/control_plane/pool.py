@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Self, TypeAlias, TypeVar
 
 import psycopg
 from psycopg import sql
@@ -24,6 +24,7 @@ from psycopg.errors import Diagnostic
 from psycopg.rows import DictRow, dict_row
 from psycopg_pool import AsyncConnectionPool, PoolTimeout, TooManyRequests
 from tenacity import (
+    RetryCallState,
     Retrying,
     retry_if_exception,
     retry_if_exception_type,
@@ -44,11 +45,13 @@ from tideline.control_plane.calls import (
 )
 from tideline.control_plane.errors import (
     ControlPlaneUnavailable,
+    LoginRefused,
     UnknownToThisVersion,
     ends_connection,
     translate,
 )
 from tideline.domain.history import HistoryWatch, WrongHistory, lacks_commits
+from tideline.errors import is_outage
 from tideline.retries import retried
 from tideline.settings import ControlPlaneSettings
 
@@ -144,6 +147,14 @@ def clock_s() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
+class _Attempts(stop_after_attempt):
+    """So many at most; what is refused is not tried again at once."""
+
+    def __call__(self, retry_state: RetryCallState) -> bool:
+        failed = retry_state.outcome.exception() if retry_state.outcome is not None else None
+        return not is_outage(failed) or super().__call__(retry_state)
+
+
 def _is_over(connection: Connection) -> bool:
     """Whether the server has closed an idle connection, or said that it will; costs local reads, no
     round trip. One read may show the last words alone: the end comes after them."""
@@ -201,6 +212,8 @@ class Pool:
             settings.postgres_statement_timeout_ms + settings.postgres_connect_timeout_ms
         ) / 1000
         self._size = size
+        self._refused: str | None = None
+        """Why Postgres let nobody in at the last attempt; ``None``: it did, or did not answer."""
         self._connect_timeout_s = settings.postgres_connect_timeout_ms / 1000
         self._asking = 0
         """Calls that wait for a connection."""
@@ -208,9 +221,22 @@ class Pool:
         self._calls: dict[asyncio.Task[list[DictRow]], Connection] = {}
 
     def _connections(self) -> Connections:
+        tried = self._tried
+
+        class Heard(Connection):
+            """psycopg's pool keeps to itself why it has no connection."""
+
+            @classmethod
+            async def connect(cls, *given: Any, **named: Any) -> Self:
+                try:
+                    return await super().connect(*given, **named)
+                except psycopg.Error as error:
+                    tried(error)
+                    raise
+
         return AsyncConnectionPool(
             self._conninfo,
-            connection_class=Connection,
+            connection_class=Heard,
             kwargs={"autocommit": True, "row_factory": dict_row, "prepare_threshold": 2},
             min_size=1,
             max_size=self._size,
@@ -233,9 +259,17 @@ class Pool:
         try:
             async with asyncio.timeout(self._call_timeout_s):
                 await self._compare(connection)
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, psycopg.Error):
+                self._tried(error)
             await connection.close()
             raise
+        self._refused = None
+
+    def _tried(self, error: psycopg.Error) -> None:
+        """No connection was opened: whether that is a refusal."""
+        found = translate(error)
+        self._refused = None if is_outage(found) else str(found)
 
     async def _compare(self, connection: Connection) -> None:
         """Another server, or one that has lost commits, gets no call but the one that halts its
@@ -308,7 +342,7 @@ class Pool:
             partial(self._once, query, given),
             ControlPlaneUnavailable,
             wait=_BETWEEN_ATTEMPTS,
-            stop=stop_after_attempt(ATTEMPTS if retry else 1),
+            stop=_Attempts(ATTEMPTS if retry else 1),
         )
 
     async def _once(self, query: bytes, given: Sequence[object]) -> list[DictRow]:
@@ -325,6 +359,8 @@ class Pool:
         except PoolTimeout as error:
             if (why := self._history.refused) is not None:
                 raise WrongHistory(f"Postgres is not the one that was seen: {why}") from error
+            if self._refused is not None:
+                raise LoginRefused(self._refused) from error
             raise translate(error) from error
         except (psycopg.Error, TimeoutError, OSError) as error:
             raise translate(error) from error
@@ -520,7 +556,7 @@ class JobsConnection:
 
     def _fetch(self, query: bytes, given: Sequence[object]) -> list[DictRow]:
         attempts = Retrying(
-            stop=stop_after_attempt(ATTEMPTS),
+            stop=_Attempts(ATTEMPTS),
             wait=wait_random_exponential(multiplier=0.05, max=1.0),
             retry=retry_if_exception_type(ControlPlaneUnavailable),
             reraise=True,

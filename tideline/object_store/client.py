@@ -423,14 +423,23 @@ def whole(where: str, size: int | None, body: bytes, told: int) -> bytes:
 
 
 def translated(error: Exception, where: str) -> ObjectStoreUnavailable | ObjectStoreRefused:
-    """An error of boto3 as one of ours. ``where`` says bucket, call and key."""
+    """An error of boto3 as one of ours. ``where`` says bucket, call and key. What boto3 refuses by
+    itself, for want of credentials for example, is no store that is away."""
     from boto3.exceptions import Boto3Error
+    from botocore import exceptions as boto
     from botocore.exceptions import ClientError
 
     if isinstance(error, Boto3Error) and isinstance(error.__context__, ClientError):
         error = error.__context__
-    if not isinstance(error, ClientError):
+    away = (
+        OSError, Boto3Error, boto.ConnectionError, boto.HTTPClientError, boto.IncompleteReadError,
+        boto.ChecksumError, boto.FlexibleChecksumError,
+        boto.CredentialRetrievalError, boto.MetadataRetrievalError, boto.TokenRetrievalError,
+    )  # fmt: skip
+    if isinstance(error, away):
         return ObjectStoreUnavailable(f"{where}: {error}")
+    if not isinstance(error, ClientError):
+        return ObjectStoreRefused(f"{where}: {error}; check the settings and the credentials")
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     code = error.response.get("Error", {}).get("Code", "")
     return _refusal(code, status, where)

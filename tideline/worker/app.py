@@ -18,7 +18,7 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkerDeploymen
 from tenacity import (
     AsyncRetrying,
     RetryCallState,
-    retry_if_exception_type,
+    retry_if_exception,
     stop_after_delay,
     wait_random_exponential,
 )
@@ -30,7 +30,7 @@ from tideline.control_plane.catalog_keeper import keep_catalog
 from tideline.control_plane.connections import check_connections
 from tideline.domain.history import HistoryWatch
 from tideline.domain.messages import TopicMigrationInput, TopicRef, waits_queue
-from tideline.errors import UnreachableError
+from tideline.errors import is_outage
 from tideline.kafka.topic_identity import TopicIdentity
 from tideline.migration.connections import WorkerServices, open_services
 from tideline.migration.replicas import ReplicaKeeper
@@ -67,7 +67,8 @@ MANY_WAITS = 1_000
 
 
 async def run(settings: WorkerSettings) -> None:
-    """Serve until SIGTERM or SIGINT. Raises :class:`UnreachableError` when a part stays away,
+    """Serve until SIGTERM or SIGINT. Raises :class:`tideline.errors.UnreachableError` when a part
+    stays away, what refuses this process, and
     :class:`tideline.background.BackgroundTaskEnded` when something of the worker has ended."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -208,7 +209,7 @@ async def retry_at_start(health: Health, attempt: Callable[[], Awaitable[T]]) ->
         log.warning("waits_for_a_part", why=str(error), attempt=state.attempt_number)
 
     async for trial in AsyncRetrying(
-        retry=retry_if_exception_type(UnreachableError),
+        retry=retry_if_exception(is_outage),
         wait=wait_random_exponential(multiplier=0.2, max=5),
         stop=stop_after_delay(START_FOR_S),
         before_sleep=report,

@@ -19,7 +19,7 @@ import structlog
 
 from tideline.background import spawn
 from tideline.control_plane import ControlPlane
-from tideline.control_plane.errors import GatewayFenced, GatewayIdHeld
+from tideline.control_plane.errors import GatewayFenced, GatewayIdHeld, GatewayRetired
 from tideline.domain.quiescence import LeaseReading, LeaseWatch
 from tideline.errors import TidelineError
 from tideline.gateway.listeners import Listeners
@@ -55,6 +55,8 @@ def _unheard(registering: asyncio.Task[None]) -> None:
 
 class NotNoted(TidelineError):
     """Nothing is registered that the next process here could not account for."""
+
+    is_outage = True  # of the disk; nobody has refused this process
 
 
 class Lease:
@@ -110,6 +112,9 @@ class Lease:
         self.fenced: Listeners[[]] = Listeners()
         """Called when the incarnation is over, before another one registers: whoever has
         something pending drops it."""
+        self.serves_unregistered = False
+        """Requests are served, from the snapshot, and Postgres has not heard of this process yet:
+        what was here before stands for it at the barriers."""
         self.stopped = False
         """Postgres may not be the right one: nothing is renewed or served."""
         self.went_back: Listeners[[str]] = Listeners()
@@ -184,9 +189,11 @@ class Lease:
             await asyncio.shield(self._registering)
         except GatewayIdHeld:
             # Another one goes on elsewhere: what was here before is dead all the same.
-            await self._account(self._dead(), PROVEN_DEAD)
+            if not self.serves_unregistered:
+                await self._account(self._dead(), PROVEN_DEAD)
             await self._watch_holder()
             raise
+        self.serves_unregistered = False
         self._takes_over = self._seen = None
         ID_HELD.set(0)
         await self._settle()
@@ -204,6 +211,11 @@ class Lease:
             stand_ins=self.stand_ins,
             serving=self.serving,
         )
+
+    @property
+    def waits_for_its_dead(self) -> bool:
+        """Whether the id is held by what was here before this process, and is dead."""
+        return self._seen is not None and self._seen.incarnation in self._dead()
 
     def _dead(self) -> Sequence[UUID]:
         return self._directory.dead if self._directory is not None else ()
@@ -302,7 +314,8 @@ class Lease:
         self.fenced()
 
     async def keep(self, before_serving: BeforeServing) -> None:
-        """:meth:`renew` every third of the duration, for ever; sooner after a failure."""
+        """:meth:`renew` every third of the duration, for ever; sooner after a failure. Raises
+        ``GatewayRetired``: no barrier waits for this process any more, so it may serve nobody."""
         pause = self._duration_ms / 3000
         while True:
             if self.stopped:
@@ -311,6 +324,8 @@ class Lease:
             try:
                 await self.renew(before_serving)
                 delay = pause if self._registered else 0.05
+            except GatewayRetired:
+                raise
             except TidelineError as error:
                 log.warning("lease.not_renewed", valid=self.valid(), error=str(error))
                 delay = pause / 4

@@ -24,7 +24,7 @@ from tideline.control_plane.model import (
     TrackedTopic,
 )
 from tideline.domain.ids import TopicIdPartition
-from tideline.errors import RefusedError, TidelineError
+from tideline.errors import RefusedError, TidelineError, is_outage
 from tideline.gateway.tracking.lease import Lease
 from tideline.gateway.tracking.postgres_watch import NotEstablished, PostgresWatch
 from tideline.gateway.tracking.snapshot import SnapshotFile
@@ -73,6 +73,8 @@ class TrackingSync:
         self._drained: set[TopicRound] = set()
         self._drained_more = asyncio.Event()
         self._acknowledged: dict[TopicRound, UUID] = {}
+        self._refused = False
+        """Whether this process was not let in at its start."""
         self._heard_of_the_dead = False
         self._since: str | None = None
         """Where the next reading of changes goes on."""
@@ -87,7 +89,9 @@ class TrackingSync:
 
     async def start(self) -> None:
         """Returns when it is known which topics are tracked: from Postgres, else from the
-        snapshot; with neither it waits, for as long as it takes (schedule 18)."""
+        snapshot; with neither it waits, for as long as it takes (schedule 18). So it does from when
+        Postgres, Kafka or the object store has refused this process, whatever comes after that: it
+        may have been declared gone, and nobody waits for it."""
         stored = await asyncio.to_thread(self._snapshot.read)
         await self._postgres.recall(stored.identity if stored is not None else None)
         patience = START_PATIENCE_S if stored is not None else None
@@ -95,12 +99,16 @@ class TrackingSync:
             async with asyncio.timeout(patience):
                 await self._first_registration()
         except TimeoutError:
-            assert stored is not None
-            log.warning("tracking.from_snapshot", topics=len(stored.topics))
-            self._tracking.replace_all(stored.topics)
-            self._note_drained()
+            if self._refused:
+                await self._first_registration()
+            else:
+                assert stored is not None
+                log.warning("tracking.from_snapshot", topics=len(stored.topics))
+                self._tracking.replace_all(stored.topics)
+                self._note_drained()
+                self._lease.serves_unregistered = True
         self._tasks = [
-            keep(self._lease.keep(self.learn_anew), "lease"),
+            keep(self._keep_lease(), "lease"),
             keep(self._poll(), "tracking-poll"),
             keep(self._listen(), "tracking-listen"),
             keep(self._follow_hints(), "tracking-hints"),
@@ -189,7 +197,13 @@ class TrackingSync:
         except UnknownToThisVersion:
             return None
 
+    async def _keep_lease(self) -> None:
+        await self._first_registration()
+        await self._lease.keep(self.learn_anew)
+
     async def _first_registration(self) -> None:
+        """Until Postgres knows this process. Raises :class:`NotEstablished`; and, where requests are
+        served from the snapshot already, whatever refuses this process: it ends with it."""
         reported_at = 0.0
         loop = asyncio.get_running_loop()
         while not self._lease.registered:
@@ -199,6 +213,10 @@ class TrackingSync:
             except NotEstablished:
                 raise
             except TidelineError as error:
+                if not is_outage(error):
+                    if self._lease.serves_unregistered and not self._lease.waits_for_its_dead:
+                        raise
+                    self._refused = True
                 if loop.time() - reported_at > 5:
                     reported_at = loop.time()
                     log.error("tracking.waits_for_postgres", error=str(error))
