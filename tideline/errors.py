@@ -56,7 +56,7 @@ class FencedError(RefusedError):
 
 
 def is_outage(error: BaseException | None) -> bool:
-    """Whether nobody answered: a connection that was lost, a timeout, a server that starts, stops or
-    has no connection left. Everything else is an answer: who is refused does not go on by what it
-    knew before, and trying again does not help by itself."""
+    """Whether nobody answered: a connection that was lost, a timeout, a server that starts, stops
+    or has no connection left. Everything else is an answer: who is refused does not go on by what
+    it knew before, and trying again does not help by itself."""
     return isinstance(error, TidelineError) and error.is_outage

@@ -305,8 +305,13 @@ async def result_of(handle: WorkflowHandle[Any, R]) -> R:
 
 async def _must_be(wanted: str, handle: WorkflowHandle[Any, Any], topic: str) -> None:
     """Migrations and switches of tiered storage share the topic's workflow id."""
-    with temporal_errors():
+    try:
         found = (await handle.describe()).workflow_type
+    except RPCError as error:
+        if error.status is RPCStatusCode.NOT_FOUND:
+            # It was just started or joined, and is lost: the next attempt begins anew.
+            raise TemporalUnavailable(f"Temporal: {error.message}") from error
+        raise _as_ours(error) from error
     if found == wanted:
         return
     doing = (
@@ -429,9 +434,14 @@ def temporal_errors(not_found: str = "no such workflow runs") -> Iterator[None]:
     except RPCError as error:
         if error.status is RPCStatusCode.NOT_FOUND:
             raise NoSuchMigration(not_found) from error
-        if error.status in _OUTAGES:
-            raise TemporalUnavailable(f"Temporal: {error.message}") from error
-        raise RefusedError(f"Temporal refuses: {error.message}") from error
+        raise _as_ours(error) from error
+
+
+def _as_ours(error: RPCError) -> TidelineError:
+    """Whether Temporal is away, or refuses."""
+    if error.status in _OUTAGES:
+        return TemporalUnavailable(f"Temporal: {error.message}")
+    return RefusedError(f"Temporal refuses: {error.message}")
 
 
 def workflow_url(settings: TemporalSettings, workflow_id: str) -> str | None:

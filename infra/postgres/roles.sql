@@ -34,6 +34,18 @@ BEGIN
 END
 $$;
 
+-- For attached_standbys, which tells how each standby follows. Where whoever applies this may not give
+-- it, preflight says that it cannot see that.
+DO $$
+BEGIN
+    IF NOT pg_has_role('tideline_owner', 'pg_read_all_stats', 'MEMBER') THEN
+        GRANT pg_read_all_stats TO tideline_owner;
+    END IF;
+EXCEPTION WHEN insufficient_privilege THEN
+    RAISE NOTICE 'tideline_owner has not got pg_read_all_stats';
+END
+$$;
+
 CREATE SCHEMA IF NOT EXISTS tideline AUTHORIZATION tideline_owner;
 GRANT USAGE ON SCHEMA tideline
     TO tideline_gateway_rights, tideline_worker_rights, tideline_jobs_rights;

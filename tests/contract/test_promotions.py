@@ -290,7 +290,7 @@ async def told_by_one_that_waited_for_one(fleet: Fleet) -> CommittedBatch:
 
 async def follow(fleet: Fleet, standbys: int) -> None:
     async def they_do() -> bool:
-        return len(fleet.followers()) == standbys
+        return fleet.followers() == [("quorum",)] * standbys
 
     await eventually(f"{standbys} standbys to follow", they_do)
 

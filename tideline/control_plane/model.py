@@ -842,11 +842,11 @@ class Standby:
 
     name: str
     sync_state: str | None
-    """``sync``, ``quorum``, ``potential`` or ``async``; ``None``: the schema's owner may not see
+    """``sync``, ``quorum``, ``potential`` or ``async``; ``None``: ``tideline_owner`` may not see
     it."""
 
 
-SEE_STANDBYS = "grant pg_read_all_stats to the owner of the schema"
+SEE_STANDBYS = "grant pg_read_all_stats to tideline_owner"
 
 
 @dataclass(frozen=True, slots=True)

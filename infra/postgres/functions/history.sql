@@ -104,7 +104,7 @@ END
 $$;
 
 -- Servers that stream all of this one, but for those that only take a copy or decode it. sync_state is
--- null where the owner of the schema has not pg_read_all_stats.
+-- null where tideline_owner has not got pg_read_all_stats.
 CREATE FUNCTION attached_standbys() RETURNS TABLE (name text, sync_state text)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
     SELECT coalesce(nullif(r.application_name, ''), 'process ' || r.pid), r.sync_state

@@ -202,7 +202,7 @@ def test_without_keys_it_is_said_that_there_are_none(
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setattr("boto3.DEFAULT_SESSION", None)
     there_are_none = ObjectStoreSettings.model_validate({"s3_endpoint": "http://127.0.0.1:9"})
-    with pytest.raises(ObjectStoreUnavailable, match="credentials"):
+    with pytest.raises(ObjectStoreRefused, match="credentials"):
         ObjectStoreClient(there_are_none, bounds=ONCE, direct=direct).get("wal", "k")
 
 

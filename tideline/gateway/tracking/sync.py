@@ -202,8 +202,8 @@ class TrackingSync:
         await self._lease.keep(self.learn_anew)
 
     async def _first_registration(self) -> None:
-        """Until Postgres knows this process. Raises :class:`NotEstablished`; and, where requests are
-        served from the snapshot already, whatever refuses this process: it ends with it."""
+        """Until Postgres knows this process. Raises :class:`NotEstablished`; and, where requests
+        are served from the snapshot already, whatever refuses this process: it ends with it."""
         reported_at = 0.0
         loop = asyncio.get_running_loop()
         while not self._lease.registered:
