@@ -332,8 +332,6 @@ class GatewayRegistration:
     through it while those are away; read by :func:`tideline.domain.stand_in.stand_ins_of`."""
     serving: bool | None = None
     """Whether it accepts connections; ``None``: it is of a version that does not say."""
-    timeline: int = 0
-    """Of Postgres, when it renewed or registered last."""
 
     def __str__(self) -> str:
         return f"{self.gateway_id} at {self.address}"

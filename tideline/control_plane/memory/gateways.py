@@ -32,6 +32,8 @@ class Gateways:
     """Why one was fenced, or who attested that a retired one is cut off."""
     ended: dict[UUID, GatewayRegistration] = field(default_factory=dict)
     """Incarnations that may never act again, as they were."""
+    timelines: dict[int, int] = field(default_factory=dict)
+    """By id: that of the server when the gateway renewed or registered last."""
     accounted: dict[UUID, str] = field(default_factory=dict)
     """Of those: how it is known that no process acts under it."""
 
@@ -116,19 +118,23 @@ class Gateways:
         """The counter after one more renewal. Raises ``GatewayFenced``."""
         self.assert_active(gateway_id, incarnation)
         known = self.registered[gateway_id]
-        renewed = replace(known, renewals=known.renewals + 1, timeline=timeline)
-        self.registered[gateway_id] = renewed
-        return renewed.renewals
+        self.registered[gateway_id] = replace(known, renewals=known.renewals + 1)
+        self.timelines[gateway_id] = timeline
+        return known.renewals + 1
 
     def unheard(self, timeline: int) -> list[GatewayRegistration]:
         """Active ones that have not renewed on it."""
-        return [g for g in self._by_id() if g.status == ACTIVE and g.timeline != timeline]
+        return [
+            gateway
+            for gateway in self.at_quiesce_barrier()
+            if self.timelines.get(gateway.gateway_id) != timeline
+        ]
 
     def heard(self, incarnations: Container[UUID], timeline: int) -> None:
         """As if they had renewed on it."""
         for gateway in self.unheard(timeline):
             if gateway.incarnation in incarnations:
-                self.registered[gateway.gateway_id] = replace(gateway, timeline=timeline)
+                self.timelines[gateway.gateway_id] = timeline
 
     def note_serving(self, gateway_id: int, incarnation: UUID, serving: bool) -> None:
         """Raises ``GatewayFenced``."""

@@ -170,10 +170,10 @@ class MemoryControlPlane(ControlPlane):
                 rack=rack,
                 stand_ins=stand_ins,
                 serving=serving,
-                timeline=self.server[1],
             ),
             watched,
         )
+        self.gateways.timelines[gateway_id] = self.server[1]
 
     async def renew_lease(self, gateway_id: int, incarnation: UUID) -> int:
         renewals = self.gateways.renew(gateway_id, incarnation, self.server[1])
