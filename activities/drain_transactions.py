@@ -7,6 +7,7 @@ At its end the phase prefetches what the write pause that follows need not find 
 from __future__ import annotations
 
 import time
+from collections.abc import Awaitable, Callable
 
 from activities.attempt import (
     PhaseEvidence,
@@ -195,9 +196,35 @@ async def prefetch(services: WorkerServices, ref: PartitionRef) -> CachedObserva
     timestamp, offset = await prefix_maximum(
         services, ref, layout, log_start, local_start=local_start, end=watermark
     )
-    observation = CachedObservation(layout, watermark, timestamp, offset)
+
+    async def high_watermark() -> int:
+        return await at_leader(OffsetSpec.LATEST, CONSUMER)
+
+    seen_at = await _caught_up(services, ref, layout, high_watermark)
+    observation = CachedObservation(layout, watermark, timestamp, offset, seen_at)
     services.cache(ref.log, observation)
     return observation
+
+
+CATCH_UPS = 5
+LITTLE_MS = 200.0
+
+
+async def _caught_up(
+    services: WorkerServices,
+    ref: PartitionRef,
+    layout: PartitionLayout,
+    watermark: Callable[[], Awaitable[int]],
+) -> float:
+    """Read what was appended while the log was looked at, which may have taken a minute, until
+    that takes a moment: the pause is left with as little. When the log ended there."""
+    for _ in range(CATCH_UPS):
+        seen_at = monotonic_ms()
+        end = await watermark()
+        await services.tails.catch_up(ref.topic, ref.log, layout, end)
+        if monotonic_ms() - seen_at < LITTLE_MS:
+            break
+    return seen_at
 
 
 async def prefix_maximum(

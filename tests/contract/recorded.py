@@ -42,7 +42,7 @@ ROWS = {
         WHERE last_offset >= suffix_start ORDER BY topic_name, partition, base_offset""",
     "producers": """
         SELECT topic_name, partition, producer_id, producer_epoch, base_sequences,
-               last_sequences, base_offsets, append_times
+               last_sequences, base_offsets, append_times, unlocated_sequence
         FROM producer_state JOIN logs USING (log_id)
         ORDER BY topic_name, partition, producer_id""",
     "files": """

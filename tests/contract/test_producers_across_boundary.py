@@ -120,6 +120,19 @@ async def test_a_retry_of_a_moment_ago_is_known_whatever_the_clock_did(
     assert await sends(scene, gateway, log, 0) == [("DUPLICATE", 0)]
 
 
+@pytest.mark.parametrize("minutes", [300, 26 * 24 * 60])
+async def test_how_the_clock_went_before_the_first_run_of_expiry_nobody_knows(
+    scene: Scene, minutes: int
+) -> None:
+    """As behind a rebuild, too, which gives some producers no time at all."""
+    gateway = await scene.gateway()
+    _, (log,) = await scene.diskless_topic()
+    assert await sends(scene, gateway, log, 0) == [("NONE", 0)]
+    scene.set_clock_forward(minutes=minutes)
+    assert scene.jobs.expire_producers(60_000) == 0
+    assert await sends(scene, gateway, log, 0) == [("DUPLICATE", 0)]
+
+
 async def test_a_producer_that_was_idle_is_forgotten_in_the_end(scene: Scene) -> None:
     gateway = await scene.gateway()
     _, (log,) = await scene.diskless_topic()

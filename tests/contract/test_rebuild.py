@@ -31,6 +31,7 @@ from tideline.rebuild.postgres import RebuildPostgres
 from tideline.rebuild.survey import Survey
 from tideline.rebuild.write import watch, write
 
+DAY_MS = 86_400_000
 SEEDS = range(6)
 LIVING = """SELECT topic_id, partition, suffix_start, high_watermark, base_offset, last_offset,
     object_key, byte_offset FROM logs LEFT JOIN (batches JOIN wal_files USING (file_id))
@@ -313,6 +314,15 @@ async def test_producers_are_those_of_before_while_what_was_merged_is_still_in_t
     found = await rebuild(bucket, postgres, postgres_scene)
     assert report.is_fine(found), list(report.lines(found))
     assert rows(postgres_scene)["producers"] == before
+    # Not by the timestamps of its records, which may be of long ago.
+    assert postgres_scene.jobs.expire_producers(DAY_MS) == 0
+    assert postgres_scene.jobs.expire_producers(DAY_MS) == 0
+    assert rows(postgres_scene)["producers"] == before
+    del bucket.objects[f"{plan.object_key_stem}.snapshot"]
+    postgres_scene.clear()
+    found = await rebuild(bucket, postgres, postgres_scene)
+    assert rows(postgres_scene)["producers"] == before, "the objects of the merge tell them, too"
+    assert not report.is_fine(found), "who wrote before them nobody knows"
 
 
 async def test_a_rebuild_that_was_ended_in_the_middle_is_done_by_the_next_one(

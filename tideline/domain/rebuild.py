@@ -227,7 +227,7 @@ def _rebuilt(
 ) -> RebuiltLog:
     """With running maxima, producers and the high watermark."""
     end = rows[-1].last_offset + 1 if rows else start
-    after = producers_after(producers, (row for row in rows if row.base_offset >= start))
+    after = producers_after(producers, (row for row in rows if row.base_offset >= start), start)
     return RebuiltLog(_with_running_maxima(rows), after, max(end, start), holes)
 
 

@@ -24,10 +24,10 @@ from tideline.domain.producer_state import (
     remember,
 )
 from tideline.domain.rebuild_plan import KnownLog
-from tideline.domain.wal_producers import in_full
+from tideline.domain.wal_producers import in_full, told_until
 
-Snapshots = Callable[[MergedSegment], tuple[StoredProducerState, ...]]
-"""Producers at the end of a segment."""
+Snapshots = Callable[[MergedSegment], tuple[StoredProducerState, ...] | None]
+"""Producers at the end of a segment; ``None``: nobody knows them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def ground_of(
     facts: LogFacts | None,
     here: KnownLog | None,
     rows: Sequence[LogBatch] = (),
-    snapshots: Snapshots = lambda _: (),
+    snapshots: Snapshots = lambda _: None,
 ) -> Ground | None:
     """``here``: as Postgres has it. ``rows``: what the bucket tells, in offset order; without them
     nothing announced is decided. ``snapshots`` is asked of the last segment only. ``None``: nobody
@@ -88,7 +88,7 @@ def ground_of(
     frontier = max(b0, here.frontier if here else -1)
     segments, broken = _segments(facts, frontier, start, rows)
     contradictions += broken
-    producers = snapshots(segments[-1]) if segments else ()
+    producers = snapshots(segments[-1]) if segments else None
     known = _known(log, topic, b0, here, boundary, segments, producers, rows)
     return Ground(
         replace(known, suffix_start=start),
@@ -97,7 +97,7 @@ def ground_of(
         prefix_start=facts.prefix_start,
         accepted_gap_from=facts.accepted_gap_from,
         segments=segments,
-        producers=producers,
+        producers=producers or (),
         contradictions=tuple(contradictions),
         undecided=undecided,
     )
@@ -152,7 +152,7 @@ def _known(
     here: KnownLog | None,
     boundary: Boundary | None,
     segments: Sequence[MergedSegment],
-    at_end: Sequence[StoredProducerState],
+    at_end: Sequence[StoredProducerState] | None,
     rows: Sequence[LogBatch],
 ) -> KnownLog:
     if here is None or here.boundary < 0:
@@ -171,11 +171,14 @@ def _known(
         return here
     frontier = segments[-1].last_offset + 1
     if frontier > here.high_watermark:
+        told = told_until(rows, frontier)
         here = replace(
             here,
-            producers=in_full(_entries(at_end), rows, frontier),
+            producers={**here.producers, **told}
+            if at_end is None
+            else in_full(_entries(at_end), {**here.producers, **told}),
             stored_producers=here.producers,
-            has_all_producers=True,
+            has_all_producers=at_end is not None,
         )
     return replace(
         here,
@@ -191,14 +194,15 @@ def _entries(producers: Iterable[StoredProducerState]) -> dict[int, ProducerEntr
     one whose batches below B0 were not found (Kafka: ``ProducerStateEntry`` without metadata)."""
     entries = {}
     for one in producers:
+        # When it was committed nobody knows: the timestamp is the producer's own.
         if one.last_offset < 0:
-            entry = ProducerEntry(one.producer_epoch, (), one.timestamp, one.last_sequence)
+            entry = ProducerEntry(one.producer_epoch, (), -1, one.last_sequence)
         else:
             base = (one.last_sequence - one.offset_delta) % SEQUENCES
             batch = RememberedBatch(
                 base, one.last_sequence, one.last_offset - one.offset_delta, one.timestamp
             )
             before = known_from(one.producer_epoch, base)
-            entry = remember(before, one.producer_epoch, batch, one.timestamp)
+            entry = remember(before, one.producer_epoch, batch, -1)
         entries[one.producer_id] = entry
     return entries

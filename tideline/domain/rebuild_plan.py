@@ -196,12 +196,8 @@ def plan_log(
     high_watermark = max(known.high_watermark, reserved)
     # Also of what retention has removed: its producers go on from it.
     beyond = [row for row in rebuilt.batches if row.base_offset >= known.high_watermark]
-    before = KnownProducers(
-        known.producers,
-        are_all=known.has_all_producers
-        and not (beyond and beyond[0].base_offset > known.high_watermark),
-    )
-    after = producers_after(before, [] if differing else beyond)
+    before = KnownProducers(known.producers, known.has_all_producers)
+    after = producers_after(before, [] if differing else beyond, known.high_watermark)
     stored = known.producers if known.stored_producers is None else known.stored_producers
     return LogPlan(
         log,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from uuid import UUID
 
 from tideline.domain.log_batch import LogBatch
@@ -30,21 +29,27 @@ SURELY_KEPT_MS = 5 * 60 * 1000
 ``producer.id.expiration.ms`` is longer. Nor has it written 2^31 records meanwhile."""
 
 
-def producers_after(known: KnownProducers, rows: Iterable[LogBatch]) -> dict[int, ProducerEntry]:
-    """Producer state when ``rows``, in offset order, were appended after ``known``.
+def producers_after(
+    known: KnownProducers, rows: Iterable[LogBatch], start: int = 0
+) -> dict[int, ProducerEntry]:
+    """Producer state when ``rows``, in offset order, were appended after ``known``, the state at
+    ``start``.
 
     A row that does not follow its producer's state was committed all the same: the state had
     expired, or what came between is not in the bucket. Which of the two nobody knows, so its
     producer may have appended more before it.
     """
-    producers = dict(known.entries)
+    producers, are_all = dict(known.entries), known.are_all
     for row in rows:
+        # Who wrote what is missing nobody knows.
+        are_all = are_all and row.base_offset <= start
+        start = row.last_offset + 1
         batch = row.footer
         if batch.producer_id < 0:
             continue
         entry = producers.get(batch.producer_id)
         is_next = (
-            known.are_all
+            are_all
             if entry is None
             else judge(entry, batch.producer_epoch, batch.base_sequence, batch.last_sequence).error
             == "NONE"
@@ -86,21 +91,26 @@ def producers_at_end(
     if not at_start.are_all:
         below = producers_after(NOBODY_KNOWS, (row for row in last if row.base_offset < start))
         before = KnownProducers({**below, **at_start.entries})
-    after = producers_after(before, (row for row in last if row.base_offset >= start))
+    after = producers_after(before, (row for row in last if row.base_offset >= start), start)
     return KnownProducers(after, at_start.are_all)
 
 
-def in_full(
-    newest: Mapping[int, ProducerEntry], rows: Iterable[LogBatch], end: int
-) -> dict[int, ProducerEntry]:
-    """``newest``, the state at offset ``end`` with one batch of each producer, with as many as the
-    rows below ``end`` still tell: their objects outlive a merge for a while."""
+def told_until(rows: Iterable[LogBatch], end: int) -> dict[int, ProducerEntry]:
+    """Producers at offset ``end`` by the rows below it, as far as no offset is missing: the objects
+    of what was merged outlive the merge for a while."""
     below = unbroken_runs([row for row in rows if row.last_offset < end])
     if not below or below[-1][-1].last_offset + 1 != end:
-        return dict(newest)
-    told = producers_after(NOBODY_KNOWS, below[-1])
+        return {}
+    return producers_after(NOBODY_KNOWS, below[-1])
+
+
+def in_full(
+    newest: Mapping[int, ProducerEntry], told: Mapping[int, ProducerEntry]
+) -> dict[int, ProducerEntry]:
+    """``newest``, a state with one batch of each producer, with as many as are ``told`` of one that
+    ends with the same batch."""
     return {
-        number: replace(mine, updated_at=entry.updated_at)
+        number: mine
         if (mine := told.get(number)) is not None and _end_alike(mine, entry)
         else entry
         for number, entry in newest.items()

@@ -274,7 +274,7 @@ class LogFold:
             if why := why_not_taken(producers, found.batches):
                 return longer, why
             longer[candidate.key] = end
-            after = producers_after(producers, _rows_of(found, end))
+            after = producers_after(producers, _rows_of(found, end), end)
             producers = replace(producers, entries=after)
             end += candidate.whole
         return longer, ""

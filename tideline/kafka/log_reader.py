@@ -19,7 +19,7 @@ from tideline.domain.ids import TopicIdPartition
 from tideline.domain.producer_tail import LastSequence, ProducerTail, TailBatch
 from tideline.kafka.batches import iter_fetched
 from tideline.kafka.client import KafkaCluster
-from tideline.kafka.errors import KafkaError
+from tideline.kafka.errors import KafkaError, KafkaUnavailable
 from tideline.kafka.observer import (
     CONSUMER,
     STALE_EPOCH_ERRORS,
@@ -64,6 +64,7 @@ class LogReader:
         leader_epoch: int = -1,
         max_bytes: int = FETCH_BYTES,
         empty_answers_s: float = EMPTY_ANSWERS_S,
+        apart: bool = False,
     ) -> FetchedPiece:
         """Batches from the one that holds ``offset`` on, at most about ``max_bytes``; none where
         the log ends.
@@ -72,13 +73,13 @@ class LogReader:
         over its quota), or without records below the high watermark, says nothing of the log: the
         fetch is repeated. Raises :class:`LeaderMoved` if ``leader_epoch`` is not the broker's,
         :class:`KafkaError` for every other refusal, retriable ones also when ``empty_answers_s``
-        are over.
+        are over. ``apart``: on a connection of its own, for what a broker may take long to answer.
         """
         request = _fetch_request(topic, partition, offset, leader_epoch, max_bytes)
         what = f"fetch of {topic}-{partition} at {offset}"
         waited = 0.0
         while True:
-            connection = await self._cluster.node(node)
+            connection = await self._cluster.node(node, apart=apart)
             response = await connection.send(request, timeout_ms=self._timeout_ms)
             assert isinstance(response, FetchResponse)
             if response.error_code is not ErrorCode.none:
@@ -138,6 +139,7 @@ def _fetch_request(
 
 STEP_BYTES = 4 * 1024 * 1024
 """About as much is read at a time on the way back. Batches are whole: the last may be larger."""
+LEAST_FETCH_BYTES = 64 * 1024
 MAX_BACK_BYTES = 64 * 1024 * 1024
 """How far back a scan reads."""
 LOCATE_BYTES = 8 * 1024 * 1024
@@ -195,7 +197,7 @@ class TailScanner:
         if tail is None:
             tail = ProducerTail(end, end)
             self._keep(log, layout.leader_epoch, tail)
-        await self._append(topic, layout, tail, end)
+        await self._append(topic, layout, tail, end, most_bytes=self._max_back_bytes)
         await self._go_back(topic, layout, tail, active, local_start, self._max_back_bytes)
         since = self._now_ms() - RETRIED_WITHIN_MS
         away = [one for one in tail.unlocated(active) if one.last_timestamp >= since]
@@ -216,12 +218,12 @@ class TailScanner:
     ) -> None:
         """Extend ``tail`` back to ``first`` (inclusive), until it is satisfied or ``max_bytes``
         were read for it in all."""
-        step = 1
+        step, weight = 1, LEAST_FETCH_BYTES
         while (
             tail.scanned_from > first and tail.bytes_back < max_bytes and not tail.satisfied(active)
         ):
             start = max(first, tail.scanned_from - step)
-            found = await self._before(topic, layout, start, tail.scanned_from)
+            found = await self._before(topic, layout, start, tail.scanned_from, weight)
             tail.bytes_back += found.size
             if found.is_complete:
                 offsets = tail.scanned_from - found.start
@@ -229,6 +231,7 @@ class TailScanner:
                 # As many offsets as that many bytes seem to have, growing carefully.
                 fitting = STEP_BYTES * offsets // max(found.size, 1)
                 step = max(1, min(fitting, step * 8))
+                weight = step * found.size // max(offsets, 1)
             elif found.size == 0:
                 break  # retention has taken it
             else:
@@ -249,7 +252,7 @@ class TailScanner:
             )
             position, spent = answer.offset, 0
             while position >= 0 and spent < LOCATE_BYTES:
-                batches = await self._piece(topic, layout, position)
+                batches = await self._piece(topic, layout, position, FETCH_BYTES, apart=True)
                 if batches is None:
                     break
                 for batch in batches:
@@ -264,7 +267,7 @@ class TailScanner:
                 position = batches[-1].last_offset + 1
         except LeaderMoved:
             raise
-        except KafkaError as error:
+        except (KafkaError, KafkaUnavailable) as error:
             logger.warning("producer.not_located", topic=topic, partition=layout.partition,
                         producer=producer.producer_id, error=str(error))  # fmt: skip
         return []
@@ -299,37 +302,55 @@ class TailScanner:
         self._tails.pop(log, None)
 
     async def _append(
-        self, topic: str, layout: PartitionLayout, tail: ProducerTail, end: int
+        self,
+        topic: str,
+        layout: PartitionLayout,
+        tail: ProducerTail,
+        end: int,
+        *,
+        most_bytes: int | None = None,
     ) -> None:
-        """Piece by piece: what was read stays read when the next fetch fails."""
+        """Piece by piece: what was read stays read when the next fetch fails. Where more than
+        ``most_bytes`` came since, the tail begins anew at ``end``."""
+        size = 0
         while tail.scanned_to < end:
-            batches = await self._piece(topic, layout, tail.scanned_to)
-            if batches is None:
+            batches = await self._piece(topic, layout, tail.scanned_to, FETCH_BYTES)
+            size += sum(batch.size_bytes for batch in batches or ())
+            if batches is None or (most_bytes is not None and size > most_bytes):
                 # Retention has taken what comes next: what was seen before it has a hole behind.
                 tail.begin_anew(end)
                 return
             tail.append(batches, min(end, batches[-1].last_offset + 1))
 
     async def _before(
-        self, topic: str, layout: PartitionLayout, start: int, end: int
+        self, topic: str, layout: PartitionLayout, start: int, end: int, weight: int
     ) -> FoundBefore:
         """The batches of ``[start, end)``, from the one that holds ``start`` on: not all of them
-        once more than twice the bytes of a step were read."""
+        once more than twice the bytes of a step were read. ``weight``: bytes to ask for at a time,
+        since what lies behind ``end`` comes with them."""
+        weight = max(LEAST_FETCH_BYTES, min(weight, FETCH_BYTES))
         found: list[TailBatch] = []
         size, position = 0, start
         while position < end:
-            batches = await self._piece(topic, layout, position)
+            batches = await self._piece(topic, layout, position, weight, apart=True)
             if batches is None:
                 return FoundBefore([], start, 0, is_complete=False)
-            found += [b for b in batches if b.base_offset < end]
-            size += sum(b.size_bytes for b in batches)
+            inside = [b for b in batches if b.base_offset < end]
+            found += inside
+            size += sum(b.size_bytes for b in inside)
             position = batches[-1].last_offset + 1
             if position < end and size > 2 * STEP_BYTES:
                 return FoundBefore([], start, size, is_complete=False)
         return FoundBefore(found, min(start, found[0].base_offset), size, is_complete=True)
 
     async def _piece(
-        self, topic: str, layout: PartitionLayout, position: int
+        self,
+        topic: str,
+        layout: PartitionLayout,
+        position: int,
+        max_bytes: int,
+        *,
+        apart: bool = False,
     ) -> list[TailBatch] | None:
         """The batches of one fetch, at least one; ``None``: the log begins behind ``position``."""
         try:
@@ -339,6 +360,8 @@ class TailScanner:
                 position,
                 node=layout.leader,
                 leader_epoch=layout.leader_epoch,
+                max_bytes=max_bytes,
+                apart=apart,
             )
         except KafkaError as error:
             if error.code is ErrorCode.offset_out_of_range:

@@ -17,15 +17,27 @@ SHOWN = 20
 FINE = (Verdict.WHOLE, Verdict.BEHIND, Verdict.UNANSWERED)
 
 
+def unknown_producers(found: Survey) -> list[TopicIdPartition]:
+    """Logs of which the bucket does not tell all producers: a retry of what one of the others wrote
+    may be stored a second time."""
+    return [
+        log
+        for log, plan in found.plans.items()
+        if plan.known is not None and plan.known.boundary >= 0 and not plan.known.has_all_producers
+    ]
+
+
 def is_fine(found: Survey) -> bool:
-    """Every batch that was acknowledged has its place, as far as the bucket can tell. What earlier
-    runs gave up is not asked for again; what this run gives up is missing."""
+    """Every batch that was acknowledged has its place, as far as the bucket can tell, and its
+    producer. What earlier runs gave up is not asked for again; what this run gives up is
+    missing."""
     return (
         all(plan.verdict in FINE for plan in found.plans.values())
         and not found.lost
         and not _blocking_unreadable(found)
         and not found.catalog.contradictions
         and not found.rebuilt.contradictions
+        and not unknown_producers(found)
     )
 
 
@@ -59,6 +71,7 @@ def document(found: Survey) -> dict[str, Any]:
         "contradictions": [*found.catalog.contradictions, *rebuilt.contradictions],
         "blockers": blockers(found),
         "deleted_topics": len(found.catalog.deleted),
+        "unknown_producers": _listed([{"log": str(log)} for log in unknown_producers(found)]),
         "logs": [_log(found, log, plan) for log, plan in found.plans.items()],
         "fine": is_fine(found),
     }
@@ -102,6 +115,13 @@ def lines(found: Survey) -> Iterator[str]:
         if count := told[name]["count"]:
             yield f"{name.replace('_', ' ')}: {count} objects"
             yield from (f"    {one['key']}" for one in told[name]["first"])
+    if count := told["unknown_producers"]["count"]:
+        yield (
+            f"producers unknown: {count} logs, of which B0 or a merged segment does not tell who "
+            "wrote before: keep their producers stopped for their delivery.timeout.ms, or what "
+            "they send again may be stored a second time"
+        )
+        yield from (f"    {one['log']}" for one in told["unknown_producers"]["first"])
     yield from (f"contradiction: {text}" for text in told["contradictions"])
     yield from (f"nothing can be written: {text}" for text in told["blockers"])
 

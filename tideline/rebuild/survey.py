@@ -218,11 +218,11 @@ def _ground(
         return ground_of(log, topic, facts, known, rows)
     unread: list[str] = []
 
-    def snapshot(segment: MergedSegment) -> tuple[StoredProducerState, ...]:
+    def snapshot(segment: MergedSegment) -> tuple[StoredProducerState, ...] | None:
         found = segments.producers(topic, log, segment)
         if found is None:
             unread.append(f"the snapshot of segment {segment.segment_id} cannot be read")
-        return found or ()
+        return found
 
     ground = ground_of(log, topic, facts, known, rows, snapshot)
     if ground is None:

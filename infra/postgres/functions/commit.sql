@@ -383,7 +383,9 @@ DECLARE
     v_now timestamptz := clock_timestamp();
     v_known producer_expiry;
 BEGIN
-    INSERT INTO producer_expiry (last_run) VALUES (v_now) ON CONFLICT DO NOTHING;
+    -- How the clock went before the first run nobody knows either.
+    INSERT INTO producer_expiry (last_run, not_before) VALUES (v_now, v_now + p_idle)
+        ON CONFLICT DO NOTHING;
     SELECT * INTO STRICT v_known FROM producer_expiry FOR UPDATE;
     IF v_now - v_known.last_run > p_idle / 2 THEN
         v_known.not_before := v_now + p_idle;

@@ -1100,7 +1100,7 @@ class MemoryControlPlane(ControlPlane):
         now = self.now_ms()
         idle_ms = max(idle_ms, 4 * HOUR_MS)
         last, self.expiry_ran_at = self.expiry_ran_at, now
-        if last is not None and now - last > idle_ms // 2:
+        if last is None or now - last > idle_ms // 2:
             # The clock may have been set forward: a retry of a minute ago looks like yesterday's.
             self.expiry_not_before = now + idle_ms
         if now < self.expiry_not_before:
