@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 import subprocess
 import sys
@@ -20,7 +21,9 @@ from tests.harness import Case
 from tests.ports import free_port
 from tests.proxy import Proxy
 from tests.support.waiting import until
+from tideline.control_plane.migrate import gateway_role, provision_roles
 from tideline.stack import Stack
+from tideline.stack.credentials import SUPERUSER
 
 _ids = count(91)
 
@@ -98,14 +101,17 @@ def gateway(
         "TIDELINE_GATEWAY_STATE_DIR": str(state),
         "TIDELINE_METRICS_ADDRESS": f"127.0.0.1:{free_port()}",
     }
+    role, password = gateway_role(number), secrets.token_hex()
+    provision_roles(stack.endpoints.postgres_dsn(SUPERUSER), {role: password})
+    dsn = conninfo_to_dict(environment["TIDELINE_POSTGRES_DSN"])
+    dsn |= {"user": role, "password": password}
     if ways is not None:
-        dsn = conninfo_to_dict(environment["TIDELINE_POSTGRES_DSN"])
         dsn |= {"host": "127.0.0.1", "port": str(ways.postgres.port)}
         environment |= {
-            "TIDELINE_POSTGRES_DSN": make_conninfo(**{k: str(v) for k, v in dsn.items()}),
             "TIDELINE_GATEWAY_BROKER": ways.broker.address,
             "TIDELINE_S3_ENDPOINT": f"http://{ways.s3.address}",
         }
+    environment["TIDELINE_POSTGRES_DSN"] = make_conninfo(**{k: str(v) for k, v in dsn.items()})
     environment |= settings or {}
     state.mkdir()
     written = state.with_suffix(".log")

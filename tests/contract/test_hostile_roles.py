@@ -109,6 +109,7 @@ FOR: Mapping[str, Mapping[str, set[str]]] = {
         # Keys that no batch lies under any more.
         "forget_uncommitted_keys": {"keys"},
         "claim_dead_files": {"keys"},
+        "claim_dead_objects": {"keys"},
         "forget_dead_files": {"keys"},
     },
 }

@@ -28,13 +28,14 @@ $$;
 -- that marks an object may commit a moment after the time that it notes, so that a minute is left.
 CREATE FUNCTION collection_horizon(p_grace_ms bigint) RETURNS timestamptz
 LANGUAGE sql STABLE AS $$
-    SELECT least(clock_timestamp() - p_grace_ms * interval '1 millisecond',
+    SELECT CASE WHEN p_grace_ms IS NOT NULL THEN least(
+        clock_timestamp() - p_grace_ms * interval '1 millisecond',
         (SELECT min(pinned_at) - interval '1 minute' FROM read_pins
             WHERE expires_at > clock_timestamp()),
         -- What a segment was merged from dies after it was finished, and may be the only copy until
         -- somebody has seen the segment whole.
         (SELECT min(finished_at) - interval '1 minute' FROM merged_segments
-            WHERE state = 'COPY_SEGMENT_FINISHED' AND seen_whole_at IS NULL))
+            WHERE state = 'COPY_SEGMENT_FINISHED' AND seen_whole_at IS NULL)) END
 $$;
 
 -- Readers whose pins hold, the oldest first.

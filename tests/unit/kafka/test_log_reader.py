@@ -47,7 +47,7 @@ class Broker:
         self.answers: Iterator[rs.FetchResponse] = iter(answers)
         self.asked = 0
 
-    async def node(self, node: int) -> Broker:
+    async def node(self, node: int, *, apart: bool) -> Broker:
         return self
 
     async def send(self, request: Any, *, timeout_ms: int) -> rs.FetchResponse:
