@@ -77,7 +77,7 @@ FOUND_BY: dict[str, int] = {
     "deletion untold": 6,
     "told in disorder": 1,
     "given up untold": 185,
-    "sent is not committed": 126,
+    "sent is not committed": 185,
     "retry placed": 917,
 }
 """The seed that finds a bug (docs/simulation.md says how it was looked for)."""
