@@ -306,8 +306,10 @@ def test_gateways_take_over_a_secured_cluster_in_use_and_a_topic_migrates(
     site.run("worker", OPERATOR)
     said = site.run("doctor", OPERATOR)
     assert "nobody attests" in said
-    assert said.count("warning") == 1
-    assert "warning" not in site.run("attest", OPERATOR)
+    # The other one is of the store: SeaweedFS lets a late upload win (docs/stack.md).
+    assert said.count("warning") == 2
+    assert "late uploads" in said
+    assert site.run("attest", OPERATOR).count("warning") == 1
     said = site.run("migrate", OPERATOR)
     assert f"{TOPIC} may migrate ({PARTITIONS} partitions)" in said
 
