@@ -217,7 +217,8 @@ async def _caught_up(
     watermark: Callable[[], Awaitable[int]],
 ) -> float:
     """Read what was appended while the log was looked at, which may have taken a minute, until
-    that takes a moment: the pause is left with as little. When the log ended there."""
+    that takes a moment: the pause is left with as little. Answers when the log was seen to end
+    there, by :func:`monotonic_ms`."""
     for _ in range(CATCH_UPS):
         seen_at = monotonic_ms()
         end = await watermark()

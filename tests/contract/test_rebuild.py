@@ -224,6 +224,28 @@ async def test_commits_go_on_behind_what_was_rebuilt_and_retries_are_recognised(
     assert (first.error, first.base_offset) == ("NONE", 10), "seeds at B0 count"
 
 
+def merged(plane: Any, bucket: Bucket, log: TopicIdPartition, batches: int) -> Any:
+    """Merge the first ``batches`` of a log, each of one record of producer 9, as Postgres and the
+    bucket know it then. The plan of the segment."""
+    worker = Worker(plane)
+    worker.split(log.topic_id)
+    plan = worker.begun(log, max_batches=batches)
+    last = batches - 1
+    made = segment_of(plan, (StoredProducerState(9, 0, last, last, 0, 1_000),))
+    plane.finish_merge(log, plan.token, made)
+    bucket.note(
+        catalog.MergedSegment(
+            log.topic_id, 0, plan.segment_id, 0, made.last_offset, made.size_bytes, 1_000,
+            made.record_count, made.batch_count, 8, 12,
+        )
+    )  # fmt: skip
+    bucket.objects[f"{plan.object_key_stem}.log"] = bytes(made.size_bytes)
+    bucket.objects[f"{plan.object_key_stem}.snapshot"] = encode_snapshot(
+        ProducerSnapshotEntry(**asdict(one)) for one in made.producers
+    )
+    return plan
+
+
 async def test_segments_stand_for_the_batches_that_they_hold(
     postgres_scene: PostgresScene, postgres: RebuildPostgres, database: Database, bucket: Bucket
 ) -> None:
@@ -234,21 +256,7 @@ async def test_segments_stand_for_the_batches_that_they_hold(
         upload = recorder.upload(gateway, [batch(log, producer=(9, 0, n))])
         await recorder.commit(gateway, upload)
     with jobs(database) as plane, lost_afterwards(database):
-        worker = Worker(plane)
-        worker.split(log.topic_id)
-        plan = worker.begun(log, max_batches=3)
-        made = segment_of(plan, (StoredProducerState(9, 0, 2, 2, 0, 1_000),))
-        plane.finish_merge(log, plan.token, made)
-        bucket.note(
-            catalog.MergedSegment(
-                log.topic_id, 0, plan.segment_id, 0, made.last_offset, made.size_bytes, 1_000,
-                made.record_count, made.batch_count, 8, 12,
-            )
-        )  # fmt: skip
-        bucket.objects[f"{plan.object_key_stem}.log"] = bytes(made.size_bytes)
-        bucket.objects[f"{plan.object_key_stem}.snapshot"] = encode_snapshot(
-            ProducerSnapshotEntry(**asdict(one)) for one in made.producers
-        )
+        plan = merged(plane, bucket, log, 3)
         for key in [key for key in bucket.objects if key.startswith("wal/") and "-0000-" in key]:
             del bucket.objects[key]
         await recorder.commit(gateway, recorder.upload(gateway, [batch(log, producer=(9, 0, 4))]))
@@ -294,21 +302,7 @@ async def test_producers_are_those_of_before_while_what_was_merged_is_still_in_t
         await recorder.commit(gateway, upload)
     await recorder.settle()
     with jobs(database) as plane:
-        worker = Worker(plane)
-        worker.split(log.topic_id)
-        plan = worker.begun(log, max_batches=7)
-        made = segment_of(plan, (StoredProducerState(9, 0, 6, 6, 0, 1_000),))
-        plane.finish_merge(log, plan.token, made)
-    bucket.note(
-        catalog.MergedSegment(
-            log.topic_id, 0, plan.segment_id, 0, made.last_offset, made.size_bytes, 1_000,
-            made.record_count, made.batch_count, 8, 12,
-        )
-    )  # fmt: skip
-    bucket.objects[f"{plan.object_key_stem}.log"] = bytes(made.size_bytes)
-    bucket.objects[f"{plan.object_key_stem}.snapshot"] = encode_snapshot(
-        ProducerSnapshotEntry(**asdict(one)) for one in made.producers
-    )
+        plan = merged(plane, bucket, log, 7)
     before = rows(postgres_scene)["producers"]
     postgres_scene.clear()
     found = await rebuild(bucket, postgres, postgres_scene)

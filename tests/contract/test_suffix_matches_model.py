@@ -27,8 +27,7 @@ from tideline.control_plane.model import (
     FindBatchesRequest,
     ListOffsetsKind,
 )
-from tideline.domain.pipelining import MAX_SEQUENCE, SEQUENCES
-from tideline.domain.producer_state import sequence_after
+from tideline.domain.pipelining import MAX_SEQUENCE, SEQUENCES, sequence_after
 from tideline.domain.topic_configs import CREATE_TIME, LOG_APPEND_TIME
 
 BOUNDARY = 10

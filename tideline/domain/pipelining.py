@@ -26,6 +26,16 @@ longer."""
 K = TypeVar("K", bound=Hashable)
 
 
+def sequence_after(sequence: int) -> int:
+    """The sequence that follows, with the wrap from 2147483647 to 0."""
+    return (sequence + 1) % SEQUENCES
+
+
+def sequence_before(sequence: int) -> int:
+    """The sequence that ``sequence`` follows."""
+    return (sequence - 1) % SEQUENCES
+
+
 def is_after(sequence: int, other: int) -> bool:
     """Whether ``sequence`` comes after ``other`` within half of the cycle."""
     return 0 < (sequence - other) % SEQUENCES < SEQUENCES // 2

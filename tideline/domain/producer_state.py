@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tideline.domain.pipelining import MAX_SEQUENCE, SEQUENCES, is_after
+from tideline.domain.pipelining import is_after, sequence_after, sequence_before
 from tideline.domain.producer_tail import BATCHES_KEPT, ProducerSeed
 
 NO_SEQUENCE = -1
@@ -99,16 +99,6 @@ class Verdict:
     ]
     """DUPLICATE: the offset of the batch is known. DUPLICATE_SEQUENCE_NUMBER: it is not."""
     original: RememberedBatch | None = None
-
-
-def sequence_after(sequence: int) -> int:
-    """The sequence that follows, with the wrap from 2147483647 to 0."""
-    return 0 if sequence == MAX_SEQUENCE else sequence + 1
-
-
-def sequence_before(sequence: int) -> int:
-    """The sequence that ``sequence`` follows."""
-    return (sequence - 1) % SEQUENCES
 
 
 def follows(epoch: int, base_sequence: int, before_epoch: int, before_sequence: int) -> bool:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tideline.domain.pipelining import SEQUENCES
+from tideline.domain.pipelining import SEQUENCES, sequence_before
 
 BATCHES_KEPT = 5
 """Per producer (``ProducerStateEntry.NUM_BATCHES_TO_RETAIN``)."""
@@ -158,8 +158,7 @@ class ProducerTail:
                 continue
             mine = _unbroken(mine)
             if not self._are_all(producer, mine):
-                before = (mine[0].base_sequence - 1) % SEQUENCES
-                result.append(_unlocated(producer, before))
+                result.append(_unlocated(producer, sequence_before(mine[0].base_sequence)))
             result += [
                 ProducerSeed(
                     producer_id=b.producer_id,
@@ -186,13 +185,9 @@ class ProducerTail:
 def _unbroken(mine: list[TailBatch]) -> list[TailBatch]:
     """The newest of ``mine`` that follow each other."""
     first = len(mine) - 1
-    while first > 0 and _follows(mine[first], mine[first - 1]):
+    while first > 0 and mine[first - 1].last_sequence == sequence_before(mine[first].base_sequence):
         first -= 1
     return mine[first:]
-
-
-def _follows(batch: TailBatch, before: TailBatch) -> bool:
-    return (before.last_sequence + 1) % SEQUENCES == batch.base_sequence
 
 
 def _unlocated(producer: LastSequence, up_to: int) -> ProducerSeed:

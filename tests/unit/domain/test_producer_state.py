@@ -7,14 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tideline.domain import producer_state
-from tideline.domain.pipelining import MAX_SEQUENCE, SEQUENCES
+from tideline.domain.pipelining import MAX_SEQUENCE, SEQUENCES, sequence_after
 from tideline.domain.producer_state import (
     NO_SEQUENCE,
     ProducerEntry,
     RememberedBatch,
     entries_from_seeds,
     judge,
-    sequence_after,
 )
 from tideline.domain.producer_tail import BATCHES_KEPT, ProducerSeed
 

@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tideline.domain.pipelining import MAX_SEQUENCE, SEQUENCES
+from tideline.domain.pipelining import MAX_SEQUENCE, SEQUENCES, sequence_after
 from tideline.domain.producer_state import (
     ProducerEntry,
     RememberedBatch,
     entries_from_seeds,
     judge,
     remember,
-    sequence_after,
 )
 from tideline.domain.producer_tail import BATCHES_KEPT, LastSequence, ProducerTail, TailBatch
 
