@@ -29,7 +29,8 @@ from tideline.stack import Stack
 MEMORY = 268_435_456
 """The smallest bound that a gateway takes: it has to bite."""
 SETTINGS = {"TIDELINE_GATEWAY_MEMORY_MAX_BYTES": str(MEMORY)}
-PARTS = ("postgres", "s3", "kafka", "gateway")
+PARTS = ("postgres", "s3", "temporal", "kafka", "gateway", "worker")
+"""The worker lets topics be born diskless."""
 SAID_WITHIN_S = 0.25
 """By a gateway, of a frame that it does not survive."""
 BEFORE_RECORDS = 300
