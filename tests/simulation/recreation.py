@@ -177,8 +177,15 @@ class Reconciling:
 class Recreation(World):
     load_s = 13.0
 
-    def __init__(self, loop: NetworkedLoop, seed: int, home: Path) -> None:
-        super().__init__(loop, seed, home)
+    def __init__(
+        self,
+        loop: NetworkedLoop,
+        seed: int,
+        home: Path,
+        without: frozenset[str] = frozenset(),
+        ends_at: float | None = None,
+    ) -> None:
+        super().__init__(loop, seed, home, without, ends_at)
         self.plan = plan_of(seed)
         self.admin: Admin | None = None
         self.kafka.has_admins = True

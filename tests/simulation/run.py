@@ -64,6 +64,8 @@ class Result:
     virtual_s: float
     digest: str = field(default="", repr=False)
     family: Family | None = field(default=None, repr=False)
+    without: frozenset[str] = frozenset()
+    ends_at: float | None = None
 
     def text(self) -> str:
         """The schedule, what happened, and what was broken, for a person."""
@@ -107,8 +109,17 @@ class World:
     load_s = 9.0
     """How long clients work while faults happen."""
 
-    def __init__(self, loop: NetworkedLoop, seed: int, home: Path) -> None:
+    def __init__(
+        self,
+        loop: NetworkedLoop,
+        seed: int,
+        home: Path,
+        without: frozenset[str] = frozenset(),
+        ends_at: float | None = None,
+    ) -> None:
         self.loop, self.network, self.seed = loop, loop.network, seed
+        self.without, self.ends_at = without, ends_at
+        """Names of clients that are not started, and the second at which the load ends."""
         self.network.pace = pace_of(seed)
         self.chance = random.Random(f"world {seed}")
         self.history = History(loop)
@@ -178,11 +189,14 @@ class World:
                 partition=self.partition,
                 number=partition,
             )  # fmt: skip
-            self.producers.append(producer)
-            self.clients.append(producer.name)
-            Process(self.loop, producer.name).spawn(producer.run(), producer.name)
+            if producer.name not in self.without:
+                self.producers.append(producer)
+                self.clients.append(producer.name)
+                Process(self.loop, producer.name).spawn(producer.run(), producer.name)
         for number, (by_id, partition) in enumerate(CONSUMERS, 1):
-            self.read(f"consumer-{number}", partition, by_id=by_id)
+            name = f"consumer-{number}"
+            if name not in self.without:
+                self.read(name, partition, by_id=by_id)
 
     def read(self, name: str, number: int, *, by_id: bool) -> Consumer:
         consumer = Consumer(
@@ -202,8 +216,9 @@ class World:
         self.worker.start()
         self.loop.call_later(1.5, self.driver.start)
         playing = [asyncio.ensure_future(self._play(fault)) for fault in faults]
+        lasts = self.load_s if self.ends_at is None else max(0.0, self.ends_at - self.loop.time())
         for _ in range(LOOKS):
-            await asyncio.sleep(self.load_s / LOOKS)
+            await asyncio.sleep(lasts / LOOKS)
             self._look()
         for task in playing:
             task.cancel()
@@ -278,7 +293,7 @@ class Family:
 
     name: str
     schedule: Callable[[int], list[Fault]]
-    world: Callable[[NetworkedLoop, int, Path], World]
+    world: Callable[[NetworkedLoop, int, Path, frozenset[str], float | None], World]
     bounds: Bounds = BOUNDS
     around: Callable[[], AbstractContextManager[None]] = nullcontext
 
@@ -295,9 +310,12 @@ def simulate(
     faults: Sequence[Fault] | None = None,
     planted: Any = None,
     family: Family = MIGRATION,
+    without: frozenset[str] = frozenset(),
+    ends_at: float | None = None,
 ) -> Result:
     """One run. ``faults`` instead of those of the seed; ``planted``: a context manager that breaks
-    something."""
+    something; ``without``: names of clients that are not started; ``ends_at``: the second at which
+    the load ends, if not as usual."""
     chosen = tuple(family.schedule(seed) if faults is None else faults)
     home = Path(tempfile.mkdtemp(prefix="tideline-simulation-"))
     before = structlog.get_config()
@@ -309,11 +327,10 @@ def simulate(
         stack.enter_context(deterministic(loop, seed))
         stack.enter_context(patch.object(listener, "_bound", BoundSocket))
         stack.enter_context(patch.object(listener, "Acceptor", NetworkAcceptor))
-        stack.enter_context(patch.object(listener, "Acceptor", NetworkAcceptor))
         if planted is not None:
             stack.enter_context(planted)
         stack.enter_context(family.around())
-        world = family.world(loop, seed, home)
+        world = family.world(loop, seed, home, without, ends_at)
         stack.enter_context(patch.object(lease, "ID_HELD", Operator(world)))
         stack.callback(loop.finish)
         stack.enter_context(world.driver.temporal.in_place())
@@ -330,4 +347,6 @@ def simulate(
             loop.time(),
             hashlib.sha256(repr(operations).encode()).hexdigest(),
             family,
+            without,
+            ends_at,
         )
