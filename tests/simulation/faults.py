@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tests.simulation.clients import Style
@@ -13,15 +13,21 @@ if TYPE_CHECKING:
     from tests.simulation.run import World
 
 
-MILESTONES = ("clients", "track", "quiesce", "roll", "seed", "crossed", "restart")
+MILESTONES = ("clients", "track", "quiesce", "roll", "seed", "crossed")
+RESTART = "restart"
 """What a fault's time counts from: the clients' start, the steps of the migration, and that an
-aborted one was let go."""
+aborted one was let go, where a schedule has an abort."""
+ABORT = "abort and start again"
+
+
+UNTIL_S = 6.5
 
 
 @dataclass(frozen=True)
 class Fault:
-    """``kind``, ``at`` seconds after the milestone ``after`` is first reached, for ``lasts``; 0 for
-    what happens at once."""
+    """``kind``, ``at`` seconds after the milestone ``after`` is reached for the ``nth`` time
+    (:mod:`tests.simulation.milestones`), for ``lasts``; 0 for what happens at once. With ``until``
+    it lasts so long after that is reached next, and :data:`UNTIL_S` at most in all."""
 
     kind: str
     after: str
@@ -29,11 +35,16 @@ class Fault:
     lasts: float
     who: str = ""
     other: str = ""
+    nth: int = 1
+    until: str = ""
 
     def __str__(self) -> str:
         names = " ".join(filter(None, (self.who, self.other)))
+        times = f" for time {self.nth}" if self.nth > 1 else ""
         lasts = f" for {self.lasts:.3f} s" if self.lasts else ""
-        return f"{self.at:.3f} s after {self.after}: {self.kind} {names}{lasts}"
+        if self.until:
+            lasts = f" until {self.lasts:.3f} s after {self.until}"
+        return f"{self.at:.3f} s after {self.after}{times}: {self.kind} {names}{lasts}"
 
     def begin(self, world: World) -> None:
         KINDS[self.kind][0](world, self)
@@ -160,7 +171,7 @@ KINDS: dict[str, tuple[Callable[[World, Fault], None], Callable[[World, Fault], 
     "suspend the machine of": (_freeze, _suspended),
     "double": (_double, _undouble),
     "move the leader": (_move, _nothing),
-    "abort and start again": (_abort, _nothing),
+    ABORT: (_abort, _nothing),
     "wall clock jumps at": (_wall, _nothing),
     "Postgres is slow with acknowledgements of tracking by": (_stall, _go_on),
     "Postgres' notifications are late for": (_stall, _go_on),
@@ -185,7 +196,7 @@ PRODUCERS = (
 
 AT_ONCE = (
     "move the leader",
-    "abort and start again",
+    ABORT,
     "wall clock jumps at",
     "reset clients' connections to",
 )
@@ -205,7 +216,20 @@ def schedule(seed: int) -> list[Fault]:
     chance = random.Random(f"faults {seed}")
     chosen = chance.choice(THEMES)
     found = chosen(chance) if chance.random() < 0.7 else []
-    return [*found, *(any_fault(chance) for _ in range(chance.choice((0, 0, 1, 2, 3))))]
+    found += [any_fault(chance) for _ in range(chance.choice((0, 0, 1, 2, 3)))]
+    return later(chance, found)
+
+
+def later(chance: random.Random, faults: list[Fault]) -> list[Fault]:
+    """Of the faults of a schedule with an abort some count from the new start."""
+    if all(fault.kind != ABORT for fault in faults):
+        return faults
+    return [
+        replace(fault, after=RESTART)
+        if fault.kind != ABORT and fault.after in MILESTONES and chance.random() < 0.25
+        else fault
+        for fault in faults
+    ]
 
 
 def near(chance: random.Random, at: float) -> float:
@@ -263,8 +287,8 @@ def _started_again(chance: random.Random) -> list[Fault]:
     slow = "Postgres is slow with acknowledgements of tracking by"
     return [
         Fault(slow, "track", 0.0, round(chance.uniform(1.0, 3.0), 3), LEADERS),
-        Fault("abort and start again", "track", near(chance, 0.2), 0.0),
-        Fault("cut", "restart", near(chance, 0.2), 5.5, LEADERS, "postgres"),
+        Fault(ABORT, "track", near(chance, 0.2), 0.0),
+        Fault("cut", RESTART, near(chance, 0.2), 5.5, LEADERS, "postgres"),
     ]
 
 
@@ -337,8 +361,8 @@ def _aborted(chance: random.Random) -> list[Fault]:
     held = round(chance.uniform(0.3, 0.6), 3)
     return [
         Fault(slow, "track", 0.0, held, chance.choice(("gateway1", "gateway3"))),
-        Fault("abort and start again", "track", near(chance, 0.15), 0.0),
-        Fault("cut", "restart", near(chance, 0.3), 6.0, LEADERS, "postgres"),
+        Fault(ABORT, "track", near(chance, 0.15), 0.0),
+        Fault("cut", RESTART, near(chance, 0.3), 6.0, LEADERS, "postgres"),
     ]
 
 
@@ -383,7 +407,7 @@ def any_fault(chance: random.Random) -> Fault:
         (
             "cut", "cut", "cut", "cut one way", "slow", "kill", "kill and lose the disk of",
             "freeze", "freeze", "suspend the machine of", "double", "move the leader",
-            "move the leader", "abort and start again", "wall clock jumps at",
+            "move the leader", ABORT, "wall clock jumps at",
         )
     )  # fmt: skip
     who = other = ""

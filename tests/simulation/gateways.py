@@ -14,6 +14,7 @@ from uuid import UUID
 from tests.simulation.broker_wire import PORT, host_of
 from tests.simulation.clients import History
 from tests.simulation.loop import Process
+from tests.simulation.milestones import Milestones
 from tests.simulation.network import NetworkedLoop
 from tests.simulation.postgres import Remote, RemotePlane, RemoteStore
 from tests.unit.gateway.gateway_under_test import gateway_settings
@@ -61,6 +62,7 @@ class Surroundings:
             lambda: 1_700_000_000_000 + int((loop.time() + self.postgres.wall_ahead) * 1000)
         )
         self.objects: dict[str, bytes] = {}
+        self.milestones = Milestones()
         self.stands_in = False
         """Whether gateways stand in for each other."""
         self.stalls: dict[tuple[str, str], float] = {}

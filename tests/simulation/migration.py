@@ -19,7 +19,7 @@ from temporalio.exceptions import ApplicationError
 from activities.registration import ACTIVITIES
 from tests.simulation.broker_wire import PORT, host_of
 from tests.simulation.durable import CHILDREN, Run, Temporal
-from tests.simulation.faults import MILESTONES
+from tests.simulation.faults import RESTART
 from tests.simulation.gateways import Surroundings
 from tests.simulation.kafka import Kafka, Refused
 from tests.simulation.loop import Process
@@ -219,7 +219,7 @@ class Driver:
         )
         self.crossed = False
         self.ended = asyncio.Event()
-        self.reached = {name: asyncio.Event() for name in MILESTONES}
+        self.milestones = world.milestones
 
     @property
     def stage(self) -> str:
@@ -247,7 +247,7 @@ class Driver:
             if outcome.outcome != "aborted":
                 self.ended.set()
                 return
-            self.reached["restart"].set()
+            self.milestones.reach(RESTART)
             await asyncio.sleep(AGAIN_S)
 
     async def _follow(self, services: Any, request: JoinRequest) -> Followed:
@@ -280,7 +280,7 @@ class Driver:
 
     def _began(self, name: str, given: Any) -> None:
         if name in STEPS and not (isinstance(given, PhaseInput) and given.ref.partition):
-            self.reached[STEPS[name]].set()
+            self.milestones.reach(STEPS[name])
 
     def _succeeded(self, name: str, given: Any) -> None:
         if name == TopicActivity.AWAIT_TRACKING:
@@ -293,7 +293,7 @@ class Driver:
             )
             if at.partition == 0:
                 self.crossed = True
-                self.reached["crossed"].set()
+                self.milestones.reach("crossed")
 
 
 async def _all_ready(services: Any, request: ReadinessRequest) -> ReadinessFound:

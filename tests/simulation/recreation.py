@@ -29,6 +29,7 @@ from tests.simulation.faults import (
     Fault,
     any_fault,
     beyond_a_lease,
+    later,
     near,
 )
 from tests.simulation.kafka import Topic
@@ -145,7 +146,8 @@ def schedule(seed: int) -> list[Fault]:
     via = f"gateway{plan_of(seed).via + 1}"
     found = chance.choice(THEMES)(chance, via) if chance.random() < 0.8 else []
     found += chance.choice(THEMES)(chance, via) if chance.random() < 0.3 else []
-    return [*found, *(any_fault(chance) for _ in range(chance.choice((0, 0, 1, 2))))]
+    found += [any_fault(chance) for _ in range(chance.choice((0, 0, 1, 2)))]
+    return later(chance, found)
 
 
 # -- the world
@@ -175,8 +177,6 @@ class Reconciling:
 
 
 class Recreation(World):
-    load_s = 13.0
-
     def __init__(
         self,
         loop: NetworkedLoop,
@@ -191,7 +191,6 @@ class Recreation(World):
         self.kafka.has_admins = True
         self.kafka.on_change = self._changed
         self.worker.on_start = Reconciling(loop).run
-        self.driver.reached |= {step: asyncio.Event() for step in STEPS}
         self._made = 0
         if self.plan.born_diskless:  # which nobody migrates
             self.driver.final.add(failures.REFUSED)
@@ -210,7 +209,7 @@ class Recreation(World):
         self._reach("gone")
 
     def _reach(self, step: str) -> None:
-        self.driver.reached[step].set()
+        self.driver.milestones.reach(step)
 
     def start_clients(self) -> None:
         super().start_clients()
@@ -222,7 +221,7 @@ class Recreation(World):
         process.spawn(self._recreate(self.admin), "admin")
 
     async def _recreate(self, admin: Admin) -> None:
-        await self.driver.reached[self.plan.after].wait()
+        await self.driver.milestones.wait(self.plan.after)
         await asyncio.sleep(self.plan.at)
         self.history.note(str(self.plan))
         if self.plan.migrated:
@@ -236,10 +235,8 @@ class Recreation(World):
         self.driver.ended.clear()
         self.driver.start()
 
-    async def at_rest(self) -> None:
-        assert self.admin is not None
-        await self.admin.done.wait()
-        await super().at_rest()
+    def is_over(self) -> bool:
+        return self.admin is not None and self.admin.done.is_set() and super().is_over()
 
     def end(self) -> list[Violation]:
         return [*super().end(), *begins_at_zero(self)]

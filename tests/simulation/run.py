@@ -8,7 +8,7 @@ import random
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from contextvars import Context
 from dataclasses import dataclass, field
 from math import inf
@@ -25,7 +25,7 @@ from tests.history.violations import Bounds, Kind, Violation
 from tests.simulation.broker_wire import PORT, run_broker
 from tests.simulation.bucket import BucketJudge
 from tests.simulation.clients import Consumer, History, Producer, Style
-from tests.simulation.faults import PRODUCERS, Fault, pace_of, schedule
+from tests.simulation.faults import PRODUCERS, UNTIL_S, Fault, pace_of, schedule
 from tests.simulation.gateways import Gateway, Surroundings
 from tests.simulation.kafka import Kafka
 from tests.simulation.loop import Process, current, deterministic
@@ -44,8 +44,11 @@ CALM_S = 30.0
 """How long after the last fault everything may take to come to rest."""
 HEARD_S = 1.0
 """From an alert until an operator has done what it asks for."""
-LOOKS = 30
-"""At the bucket, spread over the load; and before and after each fault."""
+LOAD_S, SETTLED_S = 40.0, 1.0
+"""When the load ends at the latest; and for how long it goes on when nothing more is under way."""
+LOOK_S = 0.3
+"""Between two looks at the bucket, and whether the load is over; and before and after each
+fault."""
 BOUNDS = Bounds(stale=inf, answer=15.0, progress=25.0, sent=0.0)
 """An answer takes a client's patience (5 s) and a stream's end (12 s) at most. A client may hear
 errors for as long as a fault lasts (6.5 s), a lease lapses (2.5 s) and two holds take (12 s). A
@@ -66,6 +69,8 @@ class Result:
     family: Family | None = field(default=None, repr=False)
     without: frozenset[str] = frozenset()
     ends_at: float | None = None
+    not_begun: int = 0
+    """Faults whose milestone did not come while the load lasted."""
 
     def text(self) -> str:
         """The schedule, what happened, and what was broken, for a person."""
@@ -106,9 +111,6 @@ class Operator:
 class World:
     """Everything of one run."""
 
-    load_s = 9.0
-    """How long clients work while faults happen."""
-
     def __init__(
         self,
         loop: NetworkedLoop,
@@ -137,6 +139,8 @@ class World:
         self.clients: list[str] = []
         self.topic_id = UUID(int=0)
         self.bucket = BucketJudge(self.around.objects, self.around.plane)
+        self.begun = self._under_way = 0
+        """Faults: those that were begun, and those that are due or not over."""
         self.found: list[Violation] = []
         """What did not end although nothing stood in its way any more, and what the bucket told
         wrongly."""
@@ -212,37 +216,61 @@ class World:
         self.start()
         await asyncio.sleep(1.0)
         self.start_clients()
-        self.driver.reached["clients"].set()
+        self.around.milestones.reach("clients")
         self.worker.start()
         self.loop.call_later(1.5, self.driver.start)
         playing = [asyncio.ensure_future(self._play(fault)) for fault in faults]
-        lasts = self.load_s if self.ends_at is None else max(0.0, self.ends_at - self.loop.time())
-        for _ in range(LOOKS):
-            await asyncio.sleep(lasts / LOOKS)
-            self._look()
+        await self._load()
         for task in playing:
             task.cancel()
         await asyncio.gather(*playing, return_exceptions=True)
+        self.history.note(f"the load ends; {len(faults) - self.begun} faults were not begun")
         await self._come_to_rest()
 
+    async def _load(self) -> None:
+        """Until everything that was begun for the topic has ended, no fault is due or under way,
+        and clients have gone on for a moment."""
+        latest = LOAD_S if self.ends_at is None else self.ends_at
+        settled = 0.0
+        while settled < SETTLED_S and self.loop.time() < latest:
+            await asyncio.sleep(min(LOOK_S, latest - self.loop.time()))
+            self._look()
+            settled = settled + LOOK_S if self.is_over() and not self._under_way else 0.0
+
     async def _play(self, fault: Fault) -> None:
-        await self.driver.reached[fault.after].wait()
-        await asyncio.sleep(fault.at)
-        self.history.note(str(fault))
-        self._look()
-        fault.begin(self)
-        if fault.lasts:
-            try:
+        milestones = self.around.milestones
+        await milestones.wait(fault.after, fault.nth)
+        self._under_way += 1
+        try:
+            await asyncio.sleep(fault.at)
+            self.history.note(str(fault))
+            self.begun += 1
+            self._look()
+            fault.begin(self)
+            if fault.lasts or fault.until:
+                try:
+                    await self._until_over(fault)
+                finally:
+                    self.history.note(f"end of {fault}")
+                    fault.end(self)
+        finally:
+            self._under_way -= 1
+
+    async def _until_over(self, fault: Fault) -> None:
+        if not fault.until:
+            await asyncio.sleep(fault.lasts)
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(UNTIL_S):
+                await self.around.milestones.next(fault.until)
                 await asyncio.sleep(fault.lasts)
-            finally:
-                self.history.note(f"end of {fault}")
-                fault.end(self)
 
     async def _come_to_rest(self) -> None:
         """No faults any more: everything that was begun has to end, and is read."""
         try:
             async with asyncio.timeout(CALM_S):
-                await self.at_rest()
+                while not self.is_over():  # noqa: ASYNC110
+                    await asyncio.sleep(0.1)
                 await asyncio.sleep(1.0)
                 for producer in self.producers:
                     producer.stopping = True
@@ -259,9 +287,9 @@ class World:
             self.kafka.move_leader((self.topic_id, 0))
             await asyncio.sleep(0.5)
 
-    async def at_rest(self) -> None:
-        """What was begun for the topic has ended."""
-        await self.driver.ended.wait()
+    def is_over(self) -> bool:
+        """Whether what was begun for the topic has ended."""
+        return self.driver.ended.is_set()
 
     def end(self) -> list[Violation]:
         """What the world itself has to say, at the end of the run."""
@@ -349,4 +377,5 @@ def simulate(
             family,
             without,
             ends_at,
+            len(chosen) - world.begun,
         )
