@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import itertools
 import os
 import random
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
@@ -33,7 +35,7 @@ class Process:
     def __init__(self, loop: VirtualLoop, name: str) -> None:
         self.loop, self.name = loop, name
         self.alive, self.frozen = True, False
-        self.held: list[asyncio.Handle] = []
+        self.held: list[Callback] = []
         self.tasks: list[asyncio.Task[Any]] = []
         self.clock_lag = 0.0
         """Seconds that its machine's clock did not count: it stood still while the machine did."""
@@ -79,14 +81,46 @@ def current() -> Process:
     return found
 
 
+class Callback:
+    """In the place of :class:`asyncio.Handle`, with what a run needs of one."""
+
+    __slots__ = ("_args", "_callback", "context", "is_cancelled", "loop")
+
+    def __init__(
+        self, loop: VirtualLoop, callback: Callable[..., Any], args: Any, context: Context | None
+    ) -> None:
+        self.loop, self._callback, self._args = loop, callback, args
+        self.context = copy_context() if context is None else context
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+    def cancelled(self) -> bool:
+        return self.is_cancelled
+
+    def run(self) -> None:
+        try:
+            self.context.run(self._callback, *self._args)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            self.loop.call_exception_handler(
+                {"message": f"Exception in callback {self._callback}", "exception": error}
+            )
+
+
 class VirtualLoop(asyncio.BaseEventLoop):
     """Single-threaded; work for other threads is done at once, in the caller's place."""
 
     def __init__(self) -> None:
         super().__init__()
         self._now = 0.0
-        self._abandoned: list[asyncio.Handle] = []
-        self.handled = 0
+        self._soon: deque[Callback] = deque()
+        self._later: list[tuple[float, int, Callback]] = []
+        """A heap. Of what is due at one time the earlier order comes first."""
+        self._order = itertools.count()
+        self._abandoned: list[Callback] = []
         self.kept: list[Any] = []
         self._watched: tuple[Process, Callable[[], None]] | None = None
 
@@ -97,37 +131,55 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def time(self) -> float:
         return self._now
 
-    def resume(self, handles: list[asyncio.Handle]) -> None:
-        self._ready.extend(handles)  # type: ignore[attr-defined]
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> Callback:
+        made = Callback(self, callback, args, context)
+        self._soon.append(made)
+        return made
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> Callback:
+        made = Callback(self, callback, args, context)
+        heapq.heappush(self._later, (when, next(self._order), made))
+        return made
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> Callback:
+        return self.call_at(self._now + delay, callback, *args, context=context)
+
+    def resume(self, held: list[Callback]) -> None:
+        self._soon.extend(held)
 
     def _run_once(self) -> None:
-        ready, scheduled = self._ready, self._scheduled  # type: ignore[attr-defined]
-        while scheduled and scheduled[0]._cancelled:
-            heapq.heappop(scheduled)._scheduled = False
-        if not ready:
-            if not scheduled:
+        soon, later = self._soon, self._later
+        while later and later[0][2].is_cancelled:
+            heapq.heappop(later)
+        if not soon:
+            if not later:
                 raise NothingLeft
-            self._now = max(self._now, scheduled[0]._when)
-        while scheduled and scheduled[0]._when <= self._now:
-            handle = heapq.heappop(scheduled)
-            handle._scheduled = False
-            if not handle._cancelled:
-                ready.append(handle)
+            self._now = max(self._now, later[0][0])
+        now = self._now
+        while later and later[0][0] <= now:
+            due = heapq.heappop(later)[2]
+            if not due.is_cancelled:
+                soon.append(due)
         watched, stirred = self._watched, False
-        for _ in range(len(ready)):
-            handle = ready.popleft()
-            if handle._cancelled:
+        for _ in range(len(soon)):
+            due = soon.popleft()
+            if due.is_cancelled:
                 continue
-            process = handle._context.get(_process)
+            process = due.context.get(_process)
             if watched is not None and process is watched[0]:
                 stirred = True
-            if process is not None and not process.alive:
-                self._abandoned.append(handle)
-            elif process is not None and process.frozen:
-                process.held.append(handle)
+            if process is None or (process.alive and not process.frozen):
+                due.run()
+            elif process.alive:
+                process.held.append(due)
             else:
-                self.handled += 1
-                handle._run()
+                self._abandoned.append(due)
         if stirred and watched is not None:
             watched[1]()
 
@@ -151,8 +203,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             self.kept.append(task)
         self.set_exception_handler(lambda loop, context: None)
-        self._ready.clear()  # type: ignore[attr-defined]
-        self._scheduled.clear()  # type: ignore[attr-defined]
+        self._soon.clear()
+        self._later.clear()
 
 
 def _lag() -> float:

@@ -40,7 +40,11 @@ class Network:
         self._open: dict[frozenset[str], list[Stream]] = {}
 
     def link(self, source: str, target: str) -> Link:
-        return self._links.setdefault((source, target), Link())
+        pair = (source, target)
+        found = self._links.get(pair)
+        if found is None:
+            found = self._links[pair] = Link()
+        return found
 
     def cut(self, source: str, target: str) -> None:
         """Nothing gets from ``source`` to ``target``."""
@@ -59,26 +63,28 @@ class Network:
         for stream in self._open.pop(frozenset((one, other)), []):
             stream.reset()
 
-    def delay(self, chance: random.Random, source: str, target: str) -> float:
+    def delay(self, chance: random.Random, link: Link) -> float:
         """One way, in seconds: a machine room with a long tail."""
         usual = 0.0002 + chance.expovariate(1 / 0.0006)
         if chance.random() < 0.01:
             usual += chance.uniform(0.005, 0.2)
-        return usual * self.pace * self.link(source, target).slow
+        return usual * self.pace * link.slow
 
     # -- messages without a stream between them: calls to Postgres and to the object store
 
     def send(self, source: Process, target: Process, deliver: Callable[[], None]) -> None:
         """``deliver`` runs as ``target``; messages overtake each other."""
         pair = (source.name, target.name)
-        chance = self._messages.setdefault(pair, random.Random(f"{self.seed} {pair}"))
+        chance = self._messages.get(pair)
+        if chance is None:  # seeding one takes longer than a message does
+            chance = self._messages[pair] = random.Random(f"{self.seed} {pair}")
         link = self.link(*pair)
 
         def go() -> None:
             if link.cut:
                 link.waiting.append((self.loop.time(), go))
                 return
-            self.loop.call_later(self.delay(chance, *pair), deliver, context=target.context)
+            self.loop.call_later(self.delay(chance, link), deliver, context=target.context)
 
         go()
 
@@ -97,11 +103,10 @@ class Network:
         self._streams += 1
         number = self._streams
         chance = random.Random(f"{self.seed} stream {number}")
-        while self.link(source.name, host).cut or self.link(host, source.name).cut:  # noqa: ASYNC110
+        there, back = self.link(source.name, host), self.link(host, source.name)
+        while there.cut or back.cut:  # noqa: ASYNC110
             await asyncio.sleep(0.25)
-        await asyncio.sleep(
-            self.delay(chance, source.name, host) + self.delay(chance, host, source.name)
-        )
+        await asyncio.sleep(self.delay(chance, there) + self.delay(chance, back))
         found = self._servers.get((host, port))
         if found is None or not found[0].alive:
             raise ConnectionRefusedError(f"{host}:{port} refuses")
@@ -142,7 +147,8 @@ class Stream(asyncio.Transport):
         peer_name: tuple[str, int],
     ) -> None:
         super().__init__({"peername": peer_name})
-        self._network, self._owner, self._other = network, owner, other
+        self._network, self._owner = network, owner
+        self._link = network.link(owner.name, other)
         self._chance, self._protocol = chance, protocol
         self._closing = self._over = self._begun = self._paused = False
         self._last = 0.0
@@ -167,7 +173,7 @@ class Stream(asyncio.Transport):
         self.write(b"".join(list_of_data))
 
     def _post(self, what: Any) -> None:
-        link = self._network.link(self._owner.name, self._other)
+        link = self._link
         if link.cut or self._waiting:
             if not self._waiting:
                 link.waiting.append((self._network.loop.time(), self._flush))
@@ -196,7 +202,7 @@ class Stream(asyncio.Transport):
     def _fly(self, what: Any) -> None:
         loop, peer = self._network.loop, self.peer
         assert peer is not None
-        delay = self._network.delay(self._chance, self._owner.name, self._other)
+        delay = self._network.delay(self._chance, self._link)
         self._last = max(self._last + 1e-7, loop.time() + delay)
         loop.call_at(self._last, peer._arrive, what, context=peer._owner.context)
 
