@@ -137,6 +137,10 @@ RUNS := 50
 simulate: $(STAMP) ## RUNS schedules of faults from SEED on, on a virtual clock (docs/simulation.md)
 	@$(BIN)/python -m tests.simulation --seed $(SEED) --runs $(RUNS) $(SIMULATE_FLAGS)
 
+.PHONY: simulate-power
+simulate-power: $(STAMP) ## how many schedules it takes to see each planted bug (hours; POWER_FLAGS=--write records it)
+	@$(BIN)/python -m tests.simulation.power --jobs $(CORES) $(POWER_FLAGS)
+
 FRAMES := 1000000
 
 .PHONY: fuzz

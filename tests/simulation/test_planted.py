@@ -2,17 +2,83 @@
 
 from __future__ import annotations
 
+import re
+from types import SimpleNamespace
+
 import pytest
 
-from tests.simulation.planted import BUGS, FOUND_BY
-from tests.simulation.recreation import RECREATION
-from tests.simulation.run import MIGRATION, simulate
-from tests.simulation.shrink import kinds_of
+from tests.history.violations import Kind, Violation
+from tests.simulation.planted import BUGS, THEMES, UNSEEN, recorded
+from tests.simulation.plants.bug import DoesNotFit, edited, instead
+from tests.simulation.power import BEGINS, ENDS, PAGE, late, seen, shown_by, table
+
+FOUND = {name: found for name, found in recorded().items() if found.seed >= 0}
+STUCK_IS_WHAT_IT_MEANS = {"registration", "throttled fetch (F9)"}
 
 
-@pytest.mark.parametrize("name", sorted(FOUND_BY))
+def soonest(bugs: list[str]) -> list[str]:
+    """Of those that are seen the three that the fewest schedules show."""
+    return sorted((name for name in bugs if name in FOUND), key=lambda n: FOUND[n].looked)[:3]
+
+
+SHARE = [name for bugs in THEMES.values() for name in soonest([bug.name for bug in bugs])]
+"""Three of each theme; tests/nightly/simulation plays the others."""
+
+
+@pytest.mark.parametrize("name", SHARE)
 def test_a_recorded_seed_finds_the_planted_bug(name: str) -> None:
-    bug = BUGS[name]
-    family = RECREATION if bug.recreation else MIGRATION
-    found = simulate(FOUND_BY[name], planted=bug.planted(), family=family)
-    assert kinds_of(found) & bug.kinds, found.text()
+    assert seen(BUGS[name], FOUND[name].seed), "look for it anew: make simulate-power"
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_a_plant_fits_the_code(name: str) -> None:
+    for change in BUGS[name].changes:
+        change.made()
+
+
+def test_of_every_bug_that_was_looked_for_in_vain_it_is_told_why() -> None:
+    assert recorded().keys() <= BUGS.keys()
+    assert recorded().keys() - FOUND.keys() == UNSEEN.keys()
+
+
+def test_bugs_are_seen_in_as_few_schedules_as_they_are_gross() -> None:
+    assert late(FOUND) == []
+
+
+def test_the_page_tells_what_was_found() -> None:
+    (told,) = re.findall(f"{BEGINS}(.*){ENDS}", PAGE.read_text(), re.DOTALL)
+    assert told == table(recorded())
+
+
+def test_a_bug_shows_as_stuck_only_where_that_is_what_it_means() -> None:
+    stuck = {name for name, bug in BUGS.items() if Kind.STUCK in bug.kinds}
+    assert stuck == STUCK_IS_WHAT_IT_MEANS
+
+
+def test_a_run_that_is_stuck_does_not_show_a_bug_that_means_something_else() -> None:
+    lost, stuck = (Violation(kind, None, "") for kind in (Kind.LOST, Kind.STUCK))
+    assert shown_by(BUGS["gate"], [stuck, lost]) is lost
+    assert shown_by(BUGS["gate"], [stuck]) is None
+
+
+def add(number: int, *, to: int = 0) -> int:
+    return number + to
+
+
+OWNER = SimpleNamespace(add=add)
+
+
+def test_what_is_called_in_another_way_does_not_fit() -> None:
+    assert instead(OWNER, "add", lambda number, *, to=0: 0).made()(1, to=2) == 0
+    for other in (lambda number: 0, lambda number, to=0, *, of: 0, lambda *, number, to=0: 0):
+        with pytest.raises(DoesNotFit):
+            instead(OWNER, "add", other).made()
+    with pytest.raises(DoesNotFit):
+        instead(OWNER, "subtract", add).made()
+
+
+def test_a_text_that_is_not_there_once_does_not_fit() -> None:
+    assert edited(OWNER, "add", ("number + to", "number - to")).made()(1, to=2) == -1
+    for gone in ("number * to", "number"):
+        with pytest.raises(DoesNotFit):
+            edited(OWNER, "add", (gone, "0")).made()
