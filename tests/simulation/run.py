@@ -18,6 +18,7 @@ from unittest.mock import patch
 from uuid import UUID
 
 import structlog
+from prometheus_client import Gauge
 
 from tests.history.checker import judge
 from tests.history.operations import Operation, Partition, Truncated
@@ -28,7 +29,7 @@ from tests.simulation.clients import Consumer, History, Producer, Style
 from tests.simulation.faults import PRODUCERS, UNTIL_S, Fault, pace_of, schedule
 from tests.simulation.gateways import Gateway, Surroundings
 from tests.simulation.kafka import Kafka
-from tests.simulation.loop import Process, current, deterministic
+from tests.simulation.loop import Process, current, deterministic, uncollected
 from tests.simulation.migration import Driver, Worker
 from tests.simulation.network import BoundSocket, NetworkAcceptor, NetworkedLoop
 from tideline.gateway.tracking import lease
@@ -333,6 +334,11 @@ def _drop(logger: Any, name: str, event: Any) -> Any:
     raise structlog.DropEvent
 
 
+def _unread(gauge: Gauge, function: Callable[[], float]) -> None:
+    """Nobody reads a run's metrics, and the gauge would keep the run for as long as it lives."""
+
+
+@uncollected()
 def simulate(
     seed: int,
     faults: Sequence[Fault] | None = None,
@@ -355,6 +361,7 @@ def simulate(
         stack.enter_context(deterministic(loop, seed))
         stack.enter_context(patch.object(listener, "_bound", BoundSocket))
         stack.enter_context(patch.object(listener, "Acceptor", NetworkAcceptor))
+        stack.enter_context(patch.object(Gauge, "set_function", _unread))
         if planted is not None:
             stack.enter_context(planted)
         stack.enter_context(family.around())
