@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
 from math import inf
 
 from tests.history.log import (
@@ -12,8 +15,18 @@ from tests.history.log import (
     known_ends,
     reached,
     requests,
+    shown,
 )
-from tests.history.operations import Commit, Committed, Fetch, Outcome, Produce, Request, Which
+from tests.history.operations import (
+    Commit,
+    Committed,
+    Fetch,
+    ListOffsets,
+    Outcome,
+    Produce,
+    Request,
+    Which,
+)
 from tests.history.violations import Bounds, Kind, Teller
 
 
@@ -65,6 +78,101 @@ def starts(log: Log, told: Teller, bounds: Bounds) -> None:
             taken += 1
         if start < highest and source is not None:
             told(Kind.BACK, f"the start went from {highest} to {start}", source, operation)
+
+
+def back(log: Log, told: Teller, bounds: Bounds) -> None:
+    """What one connection tells of an end, of the last stable offset or of the start never goes
+    back, and no end is below what it has shown: one broker answers it, whose replica only grows.
+    """
+    known: dict[tuple[int, str], tuple[int, Request]] = {}
+    for operation in sorted([*log.fetches, *log.lists], key=answered_at):
+        connection = operation.connection
+        if operation.answered is None or operation.error is not None or connection is None:
+            continue
+        for what, offset in _told_by(operation):
+            before, source = known.get((connection, what), (-1, operation))
+            if offset < before and not log.cut_between(offset, -inf, operation.answered):
+                told(Kind.BACK, f"the {what} went from {before} to {offset}", source, operation)
+            elif offset > before:
+                known[connection, what] = (offset, operation)
+        if isinstance(operation, Fetch) and operation.records:
+            before, _ = known.get((connection, END), (-1, operation))
+            if operation.position_after > before:
+                known[connection, END] = (operation.position_after, operation)
+
+
+END = "end of the log"
+
+
+def _told_by(operation: Fetch | ListOffsets) -> Iterator[tuple[str, int]]:
+    if isinstance(operation, Fetch):
+        if operation.high_watermark is not None and not operation.read_committed:
+            yield END, operation.high_watermark
+        if operation.last_stable is not None:
+            yield "last stable offset", operation.last_stable
+        if operation.log_start is not None:
+            yield "start of the log", operation.log_start
+    elif operation.offset is not None and operation.which is not Which.BY_TIME:
+        yield (END if operation.which is Which.LATEST else "start of the log"), operation.offset
+
+
+def by_time(log: Log, told: Teller, bounds: Bounds) -> None:
+    """Who begins to read at a time misses nothing of that time or later, and begins with such a
+    record. That there is none is told against what the same connection has told of the end."""
+    asked_by_time = [a for a in log.lists if a.which is Which.BY_TIME and a.timestamp is not None]
+    if not asked_by_time:
+        return
+    times = {value: p.timestamp for p in log.produces for value in p.values}
+    lies: dict[int, tuple[float, int, Request]] = {}
+    for offset, value, operation in [*acknowledgements(log), *shown(log)]:
+        at, timestamp = answered_at(operation), times.get(value)
+        if timestamp is not None and at < lies.get(offset, (inf, 0, operation))[0]:
+            lies[offset] = (at, timestamp, operation)
+    for asked in asked_by_time:
+        assert asked.timestamp is not None
+        if asked.error is not None or asked.answered is None:
+            continue
+        until = asked.offset if asked.offset is not None else _end_told_before(log, asked)
+        for offset, (at, timestamp, operation) in lies.items():
+            gone = log.may_be_gone(offset, asked.answered)
+            if gone or log.cut_between(offset, -inf, inf):
+                continue
+            if offset < until and at < asked.invoked and timestamp >= asked.timestamp:
+                text = f"{offset}, of {timestamp}, is passed over from {asked.timestamp} on"
+                told(Kind.LOST, text, operation, asked)
+                break
+            if offset == asked.offset and timestamp < asked.timestamp:
+                text = f"{offset}, of {timestamp}, was told as not before {asked.timestamp}"
+                told(Kind.BACK, text, operation, asked)
+
+
+def _end_told_before(log: Log, asked: ListOffsets) -> int:
+    told = [
+        end
+        for _, answered, end, operation in ends(log)
+        if isinstance(operation, Fetch | ListOffsets)
+        and operation.connection == asked.connection is not None
+        and answered <= asked.invoked
+    ]
+    return max(told, default=-1)
+
+
+def fatal(log: Log, told: Teller, bounds: Bounds) -> None:
+    """No idempotent producer is told that its place is not known, unless its records were deleted
+    or Kafka lost some of the log meanwhile."""
+    of: dict[str, list[Produce]] = defaultdict(list)
+    for produce in log.produces:
+        of[produce.producer].append(produce)
+    for produce in log.produces:
+        if produce.fatal is None or produce.answered is None or not produce.idempotent:
+            continue
+        own = of[produce.producer]
+        places = [p.base_offset for p in own if p.base_offset is not None]
+        deleted = log.may_be_gone(max(places, default=-1), produce.answered)
+        if not deleted and not log.cut_between(
+            sys.maxsize, min(p.invoked for p in own), produce.answered
+        ):
+            told(Kind.FATAL, f"{produce.producer} was told {produce.fatal}", produce)
 
 
 def readers(log: Log, told: Teller, bounds: Bounds) -> None:

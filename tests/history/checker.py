@@ -11,8 +11,24 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from tests.history.answers import groups, readers, stale, starts, stuck
-from tests.history.contents import acknowledged, contents, order, transactions
+from tests.history.answers import (
+    back,
+    by_time,
+    fatal,
+    groups,
+    readers,
+    stale,
+    starts,
+    stuck,
+)
+from tests.history.contents import (
+    acknowledged,
+    after_what_was_told,
+    contents,
+    gaps,
+    order,
+    transactions,
+)
 from tests.history.log import Log, known_until
 from tests.history.operations import (
     Commit,
@@ -39,6 +55,20 @@ _LISTS: dict[type, str] = {
     Deleted: "deleted",
     Truncated: "truncated",
 }
+RULES = (
+    contents,
+    acknowledged,
+    gaps,
+    order,
+    after_what_was_told,
+    fatal,
+    stale,
+    starts,
+    back,
+    by_time,
+    readers,
+    groups,
+)
 
 
 def judge(operations: Iterable[Operation], bounds: Bounds | None = None) -> list[Violation]:
@@ -55,7 +85,7 @@ def judge(operations: Iterable[Operation], bounds: Bounds | None = None) -> list
     found: list[Violation] = []
     for partition, log in sorted(logs.items()):
         told = Teller(partition, found)
-        for rule in (contents, acknowledged, order, stale, starts, readers, groups):
+        for rule in RULES:
             rule(log, told, bounds)
         transactions(log, ends, told)
         stuck(log, told, bounds, finish)

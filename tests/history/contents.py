@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from math import inf
 
 from tests.history.log import Log, acknowledgements, answered_at, shown
@@ -98,6 +98,69 @@ def order(log: Log, told: Teller, bounds: Bounds) -> None:
             told(Kind.REORDERED, text, produce)
         else:
             last[produce.producer] = here
+
+
+def after_what_was_told(log: Log, told: Teller, bounds: Bounds) -> None:
+    """What was sent after another batch was acknowledged lies behind that one, every copy of it: so
+    a producer with one batch in flight, which it sends until it is answered, keeps its order
+    without idempotence, too. On one connection batches keep their order in any case.
+
+    The last copies of two batches may lie the other way round: an attempt that was given up is done
+    late, behind what was sent next.
+    """
+    places: dict[Value, list[int]] = defaultdict(list)
+    for offset, value, _ in [*acknowledgements(log), *shown(log)]:
+        places[value].append(offset)
+    known = sorted(
+        (
+            (answered_at(p), p.base_offset + len(p.values) - 1, p)
+            for p in log.produces
+            if p.outcome is Outcome.ACKNOWLEDGED and p.base_offset is not None and p.acks == -1
+        ),
+        key=lambda item: item[:2],
+    )
+    highest: tuple[int, Produce] | None = None
+    taken = 0
+    for produce in sorted(log.produces, key=lambda item: item.invoked):
+        while taken < len(known) and known[taken][0] < produce.invoked:
+            if highest is None or known[taken][1] > highest[0]:
+                highest = known[taken][1:]
+            taken += 1
+        first = min(chain.from_iterable(places[value] for value in produce.values), default=None)
+        if first is None or highest is None or first > highest[0]:
+            continue
+        if not log.cut_between(first, -inf, inf):
+            text = f"{produce.values[0]!r} lies at {first}, before what was told at {highest[0]}"
+            told(Kind.REORDERED, text, highest[1], produce)
+    _on_one_connection(log, told)
+
+
+def _on_one_connection(log: Log, told: Teller) -> None:
+    """Of what was sent once: what is sent again comes on another one, or behind others."""
+    last: dict[tuple[str, int], Produce] = {}
+    for produce in sorted(log.produces, key=lambda item: item.number):
+        if produce.base_offset is None or produce.connection is None:
+            continue
+        place = (produce.producer, produce.connection)
+        before, offset = last.get(place, produce), produce.base_offset
+        if offset < (before.base_offset or 0) and not log.cut_between(offset, -inf, inf):
+            text = f"{produce.producer}'s batches of one connection lie the other way round"
+            told(Kind.REORDERED, text, before, produce)
+        last[place] = produce
+
+
+def gaps(log: Log, told: Teller, bounds: Bounds) -> None:
+    """Where every offset has a record, a fetch shows that of its own offset first, and no offset is
+    left out behind it."""
+    for fetch in log.fetches if bounds.dense else ():
+        expected = fetch.offset
+        for offset, _ in fetch.records:
+            at, left_out, expected = answered_at(fetch), expected, offset + 1
+            if offset == left_out or log.may_be_gone(offset - 1, at):
+                continue
+            if not log.cut_between(left_out, -inf, at):
+                text = f"{fetch.reader}, at {left_out}, was shown {offset} next"
+                told(Kind.LOST, text, fetch)
 
 
 def transactions(log: Log, ends: dict[str, TransactionEnd], told: Teller) -> None:

@@ -42,6 +42,10 @@ class Produce:
     `attempts` is how many requests carried it: a producer without idempotence may find a record
     that often. `number` is the batch's place among those that `producer` sent to `partition`; it
     counts when `idempotent`. An idempotent producer that starts anew has another name.
+
+    `fatal` is the error by which the producer was over, where this batch was told one. `connection`
+    is the number of the connection that carried its only attempt; `timestamp`, in ms, is that of
+    all its records. Both are None where nobody wrote them down.
     """
 
     partition: Partition
@@ -57,6 +61,9 @@ class Produce:
     idempotent: bool = True
     attempts: int = 1
     transaction: str | None = None
+    fatal: str | None = None
+    connection: int | None = None
+    timestamp: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +73,8 @@ class Fetch:
     the last record.
 
     The fetches of one `reader` are one reading from front to back; a reader that seeks has a new
-    name. `error` is None where the answer was without one.
+    name. `error` is None where the answer was without one. `connection` is the number of the one
+    that carried it, if anybody wrote it down.
     """
 
     partition: Partition
@@ -81,6 +89,8 @@ class Fetch:
     log_start: int | None = None
     error: str | None = None
     read_committed: bool = False
+    last_stable: int | None = None
+    connection: int | None = None
 
     @property
     def position_after(self) -> int:
@@ -92,10 +102,14 @@ class Fetch:
 class Which(Enum):
     EARLIEST = "earliest"
     LATEST = "latest"
+    BY_TIME = "by time"
 
 
 @dataclass(frozen=True, slots=True)
 class ListOffsets:
+    """`timestamp`, in ms, is what was asked for by time: the first offset whose record has it or a
+    later one. `offset` is None where there is none. `connection` as a fetch has it."""
+
     partition: Partition
     via: str
     invoked: float
@@ -103,6 +117,8 @@ class ListOffsets:
     which: Which
     offset: int | None = None
     error: str | None = None
+    timestamp: int | None = None
+    connection: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

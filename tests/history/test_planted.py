@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from math import inf
 
 import pytest
 
@@ -105,7 +106,56 @@ def test_a_producer_without_idempotence_may_find_a_record_once_for_each_attempt(
 
 
 def test_records_of_an_idempotent_producer_in_another_order_are_reordered() -> None:
-    assert kinds(sent(0, 1), sent(1, 0), read(0, "r1", "r0")) == [Kind.REORDERED]
+    later = sent(1, 0, at=0.0)
+    assert kinds(sent(0, 1), later, read(0, "r1", "r0")) == [Kind.REORDERED]
+
+
+def test_a_copy_before_what_was_told_earlier_is_reordered_also_without_idempotence() -> None:
+    plain = {"idempotent": False, "attempts": 2}
+    first, next_one = sent(0, 1, **plain), sent(1, 2, at=5.0, **plain)
+    assert judge([first, next_one, read(0, "r0", "r0", "r1")]) == []
+    assert kinds(first, next_one, read(0, "r1", "r0", "r1")) == [Kind.REORDERED]
+    under_way = sent(1, 2, at=0.2, **plain)
+    assert judge([first, under_way, read(0, "r1", "r0", "r1")]) == []
+
+
+def test_the_last_copies_of_two_batches_may_lie_the_other_way_round() -> None:
+    late = sent(0, 0, idempotent=False, attempts=2)
+    next_one = sent(1, 1, at=5.0, idempotent=False)
+    assert judge([late, next_one, read(0, "r0", "r1", "r0")]) == []
+
+
+def test_batches_of_one_connection_keep_their_order_without_idempotence() -> None:
+    plain = {"idempotent": False, "at": 1.0}
+    one, two = sent(0, 1, connection=7, **plain), sent(1, 0, connection=7, **plain)
+    assert kinds(one, two, read(0, "r1", "r0")) == [Kind.REORDERED]
+    assert judge([one, replace(two, connection=8), read(0, "r1", "r0")]) == []
+    assert judge([one, replace(two, connection=None, attempts=2), read(0, "r1", "r0")]) == []
+
+
+def test_a_fetch_that_leaves_an_offset_out_loses_it_where_every_offset_has_a_record() -> None:
+    dense = Bounds(dense=True)
+    before = (sent(0, 0), sent(1, 1), sent(2, 2), sent(3, None), sent(4, 4))
+    hole = read(0, "r0", "r1", "r2", at=200.0)
+    hole = replace(hole, records=(*hole.records, (4, "r4")))
+    assert judge([*before, hole]) == []
+    assert kinds(*before, hole, bounds=dense) == [Kind.LOST]
+    middle = replace(hole, offset=3, records=hole.records[3:], reader="middle")
+    assert judge([*before, hole, middle]) == []
+    assert kinds(*before, hole, middle, bounds=dense) == [Kind.LOST, Kind.LOST]
+    assert judge([*before, hole, middle, Deleted(ORDERS, 4, 150.0)], dense) == []
+    cut = Truncated(ORDERS, offset=3, at=10.0)
+    assert judge([*before, cut, hole], dense) == []
+
+
+def test_a_fatal_error_is_told_to_a_producer_of_a_log_that_lost_nothing() -> None:
+    told = sent(3, None, at=20.0, fatal="OUT_OF_ORDER_SEQUENCE_NUMBER")
+    assert kinds(*RIGHT, told) == [Kind.FATAL]
+    assert judge([*RIGHT, Truncated(ORDERS, 3, 15.0), told]) == []
+    assert kinds(Truncated(ORDERS, 0, -1.0), *RIGHT, told) == [Kind.FATAL]
+    assert judge([*RIGHT, Deleted(ORDERS, 3, 15.0), told]) == []
+    assert judge([*RIGHT, Deleted(ORDERS, sys.maxsize, 15.0), told]) == []
+    assert kinds(*RIGHT, Deleted(ORDERS, 2, 15.0), told) == [Kind.FATAL]
 
 
 def test_a_fetch_whose_offsets_do_not_rise_is_reordered() -> None:
@@ -166,6 +216,44 @@ def test_a_high_watermark_in_a_fetch_is_an_end_too() -> None:
 def test_a_start_that_goes_back_is_found() -> None:
     moved = (Deleted(ORDERS, 2, 120.0), earliest(2, 130.0), earliest(1, 140.0))
     assert kinds(*RIGHT, *moved) == [Kind.BACK]
+
+
+def test_what_one_connection_tells_of_an_end_or_a_start_does_not_go_back() -> None:
+    idle, lag = {"reader": "x", "connection": 7}, Bounds(stale=inf)
+    first = read(3, at=200.0, high_watermark=3, last_stable=3, log_start=1, **idle)
+    deleted = Deleted(ORDERS, 2, 100.0)
+    for lower in ({"high_watermark": 2}, {"last_stable": 2}, {"log_start": 0}):
+        behind = replace(first, invoked=201.0, answered=201.5, **lower)
+        assert kinds(*RIGHT, deleted, first, behind, bounds=lag) == [Kind.BACK]
+        assert judge([*RIGHT, deleted, first, replace(behind, connection=8)], lag) == []
+    behind = replace(first, invoked=201.0, answered=201.5, high_watermark=2)
+    assert judge([*RIGHT, deleted, first, behind, Truncated(ORDERS, 2, 199.0)], lag) == []
+
+
+def test_an_end_below_what_the_connection_has_shown_goes_back() -> None:
+    shown = read(0, "r0", "r1", "r2", at=200.0, reader="x", connection=7)
+    asked = replace(latest(2, 201.0), connection=7)
+    assert kinds(*RIGHT, shown, asked, bounds=Bounds(stale=inf)) == [Kind.BACK]
+    assert judge([*RIGHT, shown, replace(asked, connection=8)], Bounds(stale=inf)) == []
+
+
+def by_time(timestamp: int, offset: int | None, at: float = 200.0) -> ListOffsets:
+    return ListOffsets(
+        ORDERS, "g2", at, at + 0.1, Which.BY_TIME, offset, timestamp=timestamp, connection=7
+    )
+
+
+def test_who_begins_at_a_time_misses_nothing_of_it() -> None:
+    records = [sent(number, number, timestamp=10 * number) for number in range(3)]
+    end = read(3, at=150.0, reader="x", high_watermark=3, connection=7)
+    before: tuple[Operation, ...] = (*records, read(0, "r0", "r1", "r2"), end)
+    assert judge([*before, by_time(10, 1), by_time(5, 1), by_time(21, None)]) == []
+    assert kinds(*before, by_time(10, 2)) == [Kind.LOST]
+    assert kinds(*before, by_time(10, None)) == [Kind.LOST]
+    assert kinds(*before, by_time(10, 0)) == [Kind.BACK]
+    assert judge([*before, replace(by_time(10, None), connection=8)]) == []
+    assert judge([*before, Deleted(ORDERS, 2, 160.0), by_time(10, 2)]) == []
+    assert judge([*before, by_time(10, 2, at=0.5)]) == []
 
 
 def test_a_reader_that_goes_on_elsewhere_was_sent_there() -> None:

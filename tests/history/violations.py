@@ -20,6 +20,8 @@ class Kind(Enum):
     SENT = "a consumer sent elsewhere"
     ABORTED = "a record of an aborted transaction"
     STUCK = "stuck"
+    FATAL = "a producer was told a fatal error"
+    UNPLANNED = "an exception that nobody planned"
     MISTOLD = "the bucket tells something else than the control plane knows"
 
 
@@ -41,12 +43,14 @@ class Bounds:
     answer may still not know of it. `answer`: how long a request may take. `progress`: how long
     one client may hear nothing but errors on one partition. `sent`: how long after an end of the
     log was told a position below it may still be called out of range or diverged; by default as
-    long as an answer may be stale."""
+    long as an answer may be stale. `dense`: nothing is compacted and there are no transactions, so
+    every offset has a record that is shown."""
 
     stale: float = 0.0
     answer: float = inf
     progress: float = inf
     sent: float | None = None
+    dense: bool = False
 
     @property
     def sent_elsewhere(self) -> float:

@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopic
 from kio.schema.types import TopicName
 
-from tests.simulation.clients import AWAY, REQUEST_MS, Client
+from tests.simulation.clients import AWAY, REQUEST_MS, Client, History
 from tests.simulation.identities import Lives
 from tests.simulation.loop import VirtualLoop
 from tideline.domain.admin_trigger import DISKLESS_ENABLE
@@ -64,13 +64,13 @@ class Admin(Client):
         lives: Lives,
         plan: Plan,
         partitions: int,
-        note: Callable[[str], None],
+        history: History,
         reach: Callable[[str], None],
     ) -> None:
         """``reach``: told of the milestones that it knows of."""
-        super().__init__(loop, "admin", gateways, topic, lives)
+        super().__init__(loop, "admin", gateways, topic, history, lives)
         self._plan, self._partitions = plan, partitions
-        self._note, self._reach = note, reach
+        self._note, self._reach = history.note, reach
         self._next = plan.via
         self._doomed: UUID | None = None
         self.done = asyncio.Event()

@@ -3,20 +3,23 @@
 
 Whatever was killed, lost and answered twice on the way: who folds the footers of the bucket gets
 the control plane's batches, at their offsets, or is told of an object that is open. Behind the
-last offset that the control plane has given there may be what was on its way.
+last offset that the control plane has given there may be what was on its way. At the end of a run
+the bucket is held against what clients were told, too, byte by byte.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from tests.history.operations import Partition
+from tests.history.operations import Operation, Outcome, Partition, Produce
 from tests.history.violations import Kind, Violation
+from tests.simulation import records
 from tideline.control_plane.memory.plane import MemoryControlPlane
+from tideline.control_plane.memory.suffix import Suffix
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.producer_state import KnownProducers, entries_from_seeds
 from tideline.domain.rebuild import Rebuilt, rebuild
-from tideline.domain.wal_footer import Footer, decode_tail
+from tideline.domain.wal_footer import Footer, FooterBatch, decode_tail
 from tideline.domain.wal_streams import Streams
 
 Place = tuple[int, str]
@@ -31,8 +34,8 @@ class BucketJudge:
         self._objects, self._plane = objects, plane
         self._footers: dict[str, Footer] = {}
 
-    def judge(self) -> list[Violation]:
-        """As if Postgres and all gateways were lost in this moment."""
+    def _fold(self) -> tuple[Rebuilt, dict[TopicIdPartition, Suffix]]:
+        """What the bucket tells now, and the suffixes that Postgres knows."""
         streams = Streams()
         for key, body in self._objects.items():
             if key not in self._footers:
@@ -43,17 +46,50 @@ class BucketJudge:
             for partition in self._plane.topics.partitions()
             if partition.suffix is not None and not partition.deleted
         }
-        known = {
-            log: {(b.base_offset, b.object_key) for b in suffix.batches}
-            for log, suffix in suffixes.items()
-        }
+        known = _places(suffixes)
         starts = {log: min(places)[0] for log, places in known.items() if places}
         producers = {
             partition.log: KnownProducers(entries_from_seeds(partition.seeds or (), -1), True)
             for partition in self._plane.topics.partitions()
             if partition.suffix and starts.get(partition.log) == partition.suffix.boundary
         }
-        found = rebuild(streams, starts, producers)
+        return rebuild(streams, starts, producers), suffixes
+
+    def told(self, operations: Iterable[Operation]) -> list[Violation]:
+        """What is wrong for clients: every record that was acknowledged in a suffix lies at its
+        offset in the object that the footers name there, or in one that is open."""
+        found, suffixes = self._fold()
+        logs = {Partition(str(log.topic_id), log.partition): log for log in suffixes}
+        violations = []
+        for operation in operations:
+            if not isinstance(operation, Produce) or operation.outcome is not Outcome.ACKNOWLEDGED:
+                continue
+            log, offset = logs.get(operation.partition), operation.base_offset
+            if log is None or offset is None or offset < suffixes[log].boundary:
+                continue
+            if self._at(found, log, offset) != operation.values and not any(
+                self._values(one.wal_object.key, batch) == operation.values
+                for one in found.open_objects
+                if one.log == log
+                for batch in one.batches
+            ):
+                text = f"{operation.values[0]!r}, told at {offset}, is not told by the bucket there"
+                violations.append(Violation(Kind.MISTOLD, operation.partition, text, (operation,)))
+        return violations
+
+    def _at(self, found: Rebuilt, log: TopicIdPartition, offset: int) -> tuple[str, ...]:
+        rows = found.logs[log].batches if log in found.logs else ()
+        row = next((row for row in rows if row.base_offset == offset), None)
+        return () if row is None else self._values(row.object_key, row.footer)
+
+    def _values(self, key: str, batch: FooterBatch) -> tuple[str, ...]:
+        start, end = batch.byte_offset, batch.byte_offset + batch.byte_size
+        return tuple(value for _, value, _ in records.read(self._objects[key][start:end]))
+
+    def judge(self) -> list[Violation]:
+        """As if Postgres and all gateways were lost in this moment."""
+        found, suffixes = self._fold()
+        known = _places(suffixes)
         said = [f"contradiction: {text}" for text in found.contradictions]
         read = {key for places in known.values() for _, key in places}
         said += [f"{key} is read, and is called never committed" for key in found.never_committed
@@ -64,6 +100,13 @@ class BucketJudge:
                 partition = Partition(str(log.topic_id), log.partition)
                 violations.append(Violation(Kind.MISTOLD, partition, text))
         return violations
+
+
+def _places(suffixes: Mapping[TopicIdPartition, Suffix]) -> dict[TopicIdPartition, set[Place]]:
+    return {
+        log: {(b.base_offset, b.object_key) for b in suffix.batches}
+        for log, suffix in suffixes.items()
+    }
 
 
 def _unlike(found: Rebuilt, log: TopicIdPartition, places: set[Place], end: int) -> list[str]:

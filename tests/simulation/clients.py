@@ -11,10 +11,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import Enum
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -22,7 +23,16 @@ from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopic
 from kio.schema.types import TopicName
 
-from tests.history.operations import EpochEnd, Fetch, Operation, Outcome, Partition, Produce
+from tests.history.operations import (
+    EpochEnd,
+    Fetch,
+    ListOffsets,
+    Operation,
+    Outcome,
+    Partition,
+    Produce,
+    Which,
+)
 from tests.simulation import records
 from tests.simulation.identities import Lives
 from tests.simulation.loop import VirtualLoop
@@ -43,6 +53,11 @@ FATAL = (
 FINAL = (ErrorCode.message_too_large, ErrorCode.corrupt_message, ErrorCode.invalid_record)
 
 
+def timestamp_ms(at: float) -> int:
+    """What a client's clock says at ``at`` seconds of the loop."""
+    return 1_700_000_000_000 + int(at * 1000)
+
+
 class Style(Enum):
     LIBRDKAFKA = "librdkafka"
     JAVA = "java"
@@ -57,6 +72,8 @@ class History:
     loop: VirtualLoop
     operations: list[Operation] = field(default_factory=list)
     events: list[str] = field(default_factory=list)
+    connections: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    """Numbers for them."""
 
     def add(self, operation: Operation) -> None:
         self.operations.append(operation)
@@ -74,23 +91,27 @@ class Client:
         name: str,
         gateways: list[tuple[str, int]],
         topic: str,
+        history: History,
         lives: Lives,
         number: int = 0,
     ) -> None:
         """``number``: the partition that it writes or reads. ``lives``: what the name has meant,
         for the history; the client itself does not look."""
         self.loop, self.name, self.topic, self.number = loop, name, topic, number
-        self.lives = lives
+        self.lives, self._history = lives, history
         self._bootstrap = gateways
         self._chance = random.Random(f"client {name} {loop.network.seed}")
         self.connection: KafkaConnection | None = None
         self.via = ""
+        self.stream = 0
+        """The connection's number."""
         self.topic_id = UUID(int=0)
         self.leader_epoch = -1
 
     async def find(self) -> None:
         """Connect to the partition's leader."""
         self.drop()
+        self.stream = next(self._history.connections)
         order = list(self._bootstrap)
         self._chance.shuffle(order)
         for host, port in order:
@@ -166,6 +187,15 @@ class Sent:
     """Which topics the last answer may be of."""
     asked: set[UUID] = field(default_factory=set)
     """The ids in its requests; none by name."""
+    stream: int = 0
+    """The connection of its last attempt."""
+    fatal: str | None = None
+    """The error by which its producer was over, which it was told."""
+
+    @property
+    def timestamp(self) -> int:
+        """ms, of all its records."""
+        return timestamp_ms(self.invoked)
 
 
 class Producer(Client):
@@ -184,8 +214,8 @@ class Producer(Client):
         partition: Callable[[UUID, int], Partition],
         number: int = 0,
     ) -> None:
-        super().__init__(loop, name, gateways, topic, lives, number)
-        self._style, self._history, self._every_s = style, history, every_s
+        super().__init__(loop, name, gateways, topic, history, lives, number)
+        self._style, self._every_s = style, every_s
         self._by_id, self._version = by_id, 13 if by_id else 11
         self._elsewhere: list[tuple[Sent, Produce]] = []
         self._over = False
@@ -197,7 +227,8 @@ class Producer(Client):
         self._number = self._sequence = 0
         self._waiting: list[Sent] = []
         self.stopping = False
-        self.limit = {Style.LIBRDKAFKA: 5, Style.JAVA: 3, Style.PLAIN: 1}[style]
+        plain = self._chance.choice((1, 5))
+        self.limit = {Style.LIBRDKAFKA: 5, Style.JAVA: 3, Style.PLAIN: plain}[style]
         self._begin()
 
     def _begin(self) -> None:
@@ -263,6 +294,7 @@ class Producer(Client):
             return True  # one before it was not appended yet
         if code in FINAL or code in FATAL:
             self._history.note(f"{self._label}: {code.name} for batch {sent.number}")
+            sent.fatal = code.name if code in FATAL else None
             for other in list(self._waiting):
                 refused = other is sent and not sent.earlier and code in FINAL
                 self._done(other, Outcome.REFUSED if refused else Outcome.UNKNOWN, None)
@@ -292,6 +324,9 @@ class Producer(Client):
             base_offset=base,
             idempotent=self._style is not Style.PLAIN,
             attempts=max(1, sent.attempts),
+            fatal=sent.fatal,
+            connection=sent.stream if sent.attempts == 1 else None,
+            timestamp=sent.timestamp,
         )
         self._history.add(produce)
         if outcome is Outcome.UNKNOWN or sent.attempts > 1:
@@ -316,10 +351,11 @@ class Producer(Client):
     async def _send(self, sent: Sent) -> tuple[ErrorCode, int]:
         assert self.connection is not None
         sent.attempts += 1
+        sent.stream = self.stream
         idempotent = self._style is not Style.PLAIN
         data = records.batch(
             sent.values,
-            1_700_000_000_000 + int(sent.invoked * 1000),
+            sent.timestamp,
             self._producer_id,
             0 if idempotent else -1,
             sent.sequence if idempotent else -1,
@@ -361,7 +397,7 @@ class Producer(Client):
 
 
 class Consumer(Client):
-    """Reads from the front, without a group."""
+    """Reads without a group, from the front, from a time or from the end on."""
 
     def __init__(
         self,
@@ -375,9 +411,11 @@ class Consumer(Client):
         by_id: bool,
         partition: Callable[[UUID, int], Partition],
         number: int = 0,
+        begins: Which = Which.EARLIEST,
     ) -> None:
-        super().__init__(loop, name, gateways, topic, lives, number)
-        self._history, self._partition = history, partition
+        super().__init__(loop, name, gateways, topic, history, lives, number)
+        self._partition, self._begins = partition, begins
+        self._sought = False
         self._by_id, self._version = by_id, 16 if by_id else 12
         self._reads = UUID(int=0)
         self._reader = name
@@ -385,8 +423,8 @@ class Consumer(Client):
         self._epoch_read = -1
         self._validated = -1
         self.watermark = -1
+        self.most_bytes = 1 << 16
         self.reached = asyncio.Event()
-        self.until: int | None = None
 
     async def run(self) -> None:
         while True:
@@ -397,6 +435,8 @@ class Consumer(Client):
                         self._begin_anew()
                     if self._epoch_read >= 0 and self.leader_epoch != self._validated:
                         await self._validate()
+                if not self._sought:
+                    await self._seek()
                 await self._fetch()
             except AWAY:
                 self.drop()
@@ -407,13 +447,61 @@ class Consumer(Client):
         if self._reads.int:
             self._reader = f"{self.name}@{self.topic_id}"
         self._reads = self.topic_id
-        self.position, self.watermark = 0, -1
+        self.position, self.watermark, self._sought = 0, -1, False
         self._epoch_read = self._validated = -1
 
     def _assert_is_it(self, since: float) -> None:
         """An answer by name that may be of another topic is not judged, and not gone by."""
         if self._meant(since) != (self.topic_id,):
             raise KafkaUnavailable("the name means another topic, or may")
+
+    async def _ask(self, which: Which, timestamp: int | None = None) -> int | None:
+        """An offset by ListOffsets; ``None``: there is none of that time or later."""
+        assert self.connection is not None
+        api = messages(ApiKey.LIST_OFFSETS, 8)
+        spec = {Which.LATEST: -1, Which.EARLIEST: -2, Which.BY_TIME: timestamp}[which]
+        part = api.request_part(
+            "ListOffsetsPartition",
+            partition_index=self.number,
+            current_leader_epoch=-1,
+            timestamp=spec,
+        )
+        topic = api.request_part("ListOffsetsTopic", name=self.topic, partitions=(part,))
+        request = api.request(replica_id=-1, isolation_level=0, topics=(topic,))
+        invoked = self.loop.time()
+        answer: Any = await self.connection.send(request, timeout_ms=REQUEST_MS)
+        self._assert_is_it(invoked)
+        row = answer.topics[0].partitions[0]
+        failed = row.error_code is not ErrorCode.none
+        offset = None if failed or row.offset < 0 else int(row.offset)
+        self._history.add(
+            ListOffsets(
+                self._partition(self.topic_id, self.number),
+                self.via,
+                invoked,
+                self.loop.time(),
+                which,
+                offset,
+                row.error_code.name if failed else None,
+                timestamp,
+                self.stream,
+            )
+        )
+        if failed:
+            raise KafkaUnavailable(row.error_code.name)
+        return offset
+
+    async def _seek(self) -> None:
+        """To where it begins to read."""
+        found = None
+        if self._begins is Which.BY_TIME:
+            at = self.loop.time() * self._chance.random()
+            found = await self._ask(Which.BY_TIME, timestamp_ms(at))
+        if found is None:
+            which = Which.EARLIEST if self._begins is Which.EARLIEST else Which.LATEST
+            found = await self._ask(which)
+        self.position = found or 0
+        self._sought = True
 
     async def _validate(self) -> None:
         """The log did not diverge below the position, as the leader of a new epoch says."""
@@ -480,7 +568,7 @@ class Consumer(Client):
                             fetch_offset=self.position,
                             last_fetched_epoch=-1,
                             log_start_offset=-1,
-                            partition_max_bytes=1 << 16,
+                            partition_max_bytes=self.most_bytes,
                         ),
                     ),
                 ),
@@ -496,6 +584,7 @@ class Consumer(Client):
             invoked,
             None,
             self.position,
+            connection=self.stream,
         )
         answer: Any = await self.connection.send(request, timeout_ms=REQUEST_MS)
         if not self._by_id:
@@ -519,10 +608,50 @@ class Consumer(Client):
                 records=tuple((offset, value) for offset, value, _ in found),
                 high_watermark=self.watermark,
                 log_start=int(row.log_start_offset),
+                last_stable=int(row.last_stable_offset),
             )
         )
         if found:
             self.position = found[-1][0] + 1
             self._epoch_read = found[-1][2]
         elif self.watermark <= self.position:
-            self.reached.set()
+            self._at_end()
+
+    def _at_end(self) -> None:
+        self.reached.set()
+
+
+class Prober(Consumer):
+    """Asks for one position after another, as consumers that seek do: for each until it is shown
+    something, or nothing is to be shown. And for the offsets of some times."""
+
+    positions: tuple[int, ...] = ()
+    times: tuple[float, ...] = ()
+    """Seconds of the loop."""
+    _is_answered = False
+
+    async def run(self) -> None:
+        for place in self.positions:
+            self.position, self._reader = place, f"{self.name}@{place}"
+            self.most_bytes = self._chance.choice((1, 200, 1 << 16))
+            self._is_answered = False
+            while self.position == place and not self._is_answered:
+                await self._try(self._fetch)
+        for time in map(timestamp_ms, self.times):
+            while not await self._try(partial(self._ask, Which.BY_TIME, time)):
+                pass
+        self.reached.set()
+
+    def _at_end(self) -> None:
+        self._is_answered = True
+
+    async def _try(self, ask: Callable[[], Awaitable[object]]) -> bool:
+        try:
+            if self.connection is None or self.connection.is_closed:
+                await self.find()
+            await ask()
+        except AWAY:
+            self.drop()
+            await asyncio.sleep(BACKOFF_S)
+            return False
+        return True

@@ -209,7 +209,8 @@ class Temporal:
                 ):
                     return await self._attempt(name, given)
             except ApplicationError as error:
-                if error.non_retryable or error.type in retry_policy.non_retryable_error_types:
+                final = retry_policy.non_retryable_error_types or ()
+                if error.non_retryable or error.type in final:
                     raise
                 failure = error
             except (TimeoutError, NoAnswerInTime):
@@ -238,6 +239,7 @@ class Temporal:
             except ApplicationError as raised:
                 error = raised
             except Exception as raised:
+                self._loop.call_exception_handler({"message": name, "exception": raised})
                 error = ApplicationError(repr(raised), type=type(raised).__name__)
             network.send(process, self.process, lambda: settle(result, error))
 
@@ -271,6 +273,7 @@ class Temporal:
         """Workflow code asks this one while it lasts."""
         answers: dict[str, Any] = {
             "wait_condition": self._wait_condition,
+            "sleep": _sleep,
             "info": self._info,
             "time": lambda: WALL_START_S + self._loop.time(),
             "now": lambda: datetime.fromtimestamp(WALL_START_S + self._loop.time(), UTC),
@@ -288,6 +291,8 @@ class Temporal:
         with ExitStack() as stack:
             for name, answer in answers.items():
                 stack.enter_context(patch.object(workflow, name, answer))
+            # Else it asks whether history is replayed, which only a worker of Temporal's knows.
+            stack.enter_context(patch.object(workflow.logger, "log_during_replay", True))
             for module in (activities.topic, activities.configs):
                 stack.enter_context(patch.object(module, "current_run", _attempt_of.get))
             yield
@@ -298,6 +303,10 @@ _to_payload = PayloadConverter.default.to_payload
 
 def _continue_as_new(given: Any) -> NoReturn:
     raise ContinuedAsNew(given)
+
+
+async def _sleep(lasts: timedelta | float) -> None:
+    await asyncio.sleep(lasts.total_seconds() if isinstance(lasts, timedelta) else lasts)
 
 
 def _late(name: str) -> NoAnswerInTime:

@@ -47,7 +47,7 @@ STEPS = ("delete", "gone", "create", "made", "told", "seen")
 """More milestones: the admin client asks for the deletion, Kafka has done it, the client asks for
 the creation, Kafka has done it, the client is told so, it sees the new topic."""
 LEAVES = "the admin client leaves"
-BOUNDS = Bounds(stale=inf, answer=45.0, progress=45.0, sent=0.0)
+BOUNDS = Bounds(stale=inf, answer=45.0, progress=45.0, sent=0.0, dense=True)
 """Nobody is served while there is no topic, which is the admin client's affair."""
 LOOK_S = 4.0
 """Between the looks of the worker's reconciler, which takes a minute otherwise."""
@@ -216,7 +216,7 @@ class Recreation(World):
         process = Process(self.loop, "admin")
         self.admin = Admin(
             self.loop, self._addresses(), TOPIC, self.kafka.names, self.plan, PARTITIONS,
-            self.history.note, self._reach,
+            self.history, self._reach,
         )  # fmt: skip
         process.spawn(self._recreate(self.admin), "admin")
 

@@ -13,7 +13,7 @@ from contextvars import Context
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from unittest.mock import patch
 from uuid import UUID
 
@@ -21,26 +21,38 @@ import structlog
 from prometheus_client import Gauge
 
 from tests.history.checker import judge
-from tests.history.operations import Operation, Partition, Truncated
+from tests.history.operations import Operation, Partition, Produce, Truncated, Which
 from tests.history.violations import Bounds, Kind, Violation
 from tests.simulation.broker_wire import PORT, run_broker
 from tests.simulation.bucket import BucketJudge
-from tests.simulation.clients import Consumer, History, Producer, Style
+from tests.simulation.clients import Consumer, History, Prober, Producer, Style
 from tests.simulation.faults import PRODUCERS, UNTIL_S, Fault, pace_of, schedule
 from tests.simulation.gateways import Gateway, Surroundings
 from tests.simulation.kafka import Kafka
 from tests.simulation.loop import Process, current, deterministic, uncollected
 from tests.simulation.migration import Driver, Worker
 from tests.simulation.network import BoundSocket, NetworkAcceptor, NetworkedLoop
+from tests.simulation.unplanned import Unplanned
+from tideline.domain.ids import TopicIdPartition
 from tideline.gateway.tracking import lease
 from tideline.gateway.transport import listener
 
+R = TypeVar("R", bound=Consumer)
 TOPIC, PARTITIONS = "orders", 2
 NODES = (1, 2, 3)
 STANDS_IN_FROM = 1_000_000
 """From this seed on gateways stand in for each other: those below are recorded without."""
-CONSUMERS = ((False, 0), (True, 0), (False, 1))
-"""Whether by topic id, and of which partition."""
+CONSUMERS = (
+    (False, 0, Which.EARLIEST),
+    (True, 0, Which.EARLIEST),
+    (False, 1, Which.EARLIEST),
+    (True, 0, Which.BY_TIME),
+)
+"""Whether by topic id, of which partition, and where each begins. The last one joins late."""
+LATEST_S = 6.0
+"""How long behind the others it joins at most."""
+PROBES = 4
+"""Positions beside those around B0, and times of records: each of the last readers asks of them."""
 CALM_S = 30.0
 """How long after the last fault everything may take to come to rest."""
 HEARD_S = 1.0
@@ -50,7 +62,7 @@ LOAD_S, SETTLED_S = 40.0, 1.0
 LOOK_S = 0.3
 """Between two looks at the bucket, and whether the load is over; and before and after each
 fault."""
-BOUNDS = Bounds(stale=inf, answer=15.0, progress=25.0, sent=0.0)
+BOUNDS = Bounds(stale=inf, answer=15.0, progress=25.0, sent=0.0, dense=True)
 """An answer takes a client's patience (5 s) and a stream's end (12 s) at most. A client may hear
 errors for as long as a fault lasts (6.5 s), a lease lapses (2.5 s) and two holds take (12 s). A
 position that a consumer has reached is never called out of range. How old an end may be is not
@@ -198,19 +210,23 @@ class World:
                 self.producers.append(producer)
                 self.clients.append(producer.name)
                 Process(self.loop, producer.name).spawn(producer.run(), producer.name)
-        for number, (by_id, partition) in enumerate(CONSUMERS, 1):
+        for number, (by_id, partition, begins) in enumerate(CONSUMERS, 1):
             name = f"consumer-{number}"
+            late_s = 0.0 if begins is Which.EARLIEST else self.chance.uniform(0.0, LATEST_S)
             if name not in self.without:
-                self.read(name, partition, by_id=by_id)
+                consumer = self.reader(Consumer, name, partition, by_id=by_id, begins=begins)
+                self.loop.call_later(late_s, self._begin, consumer)
 
-    def read(self, name: str, number: int, *, by_id: bool) -> Consumer:
-        consumer = Consumer(
+    def reader(self, kind: type[R], name: str, number: int, **given: Any) -> R:
+        """Not yet begun."""
+        return kind(
             self.loop, name, self._addresses(), TOPIC, self.history,
-            self.kafka.names, by_id=by_id, partition=self.partition, number=number,
+            self.kafka.names, partition=self.partition, number=number, **given,
         )  # fmt: skip
-        self.clients.append(name)
-        Process(self.loop, name).spawn(consumer.run(), name)
-        return consumer
+
+    def _begin(self, consumer: Consumer) -> None:
+        self.clients.append(consumer.name)
+        Process(self.loop, consumer.name).spawn(consumer.run(), consumer.name)
 
     async def play(self, faults: Sequence[Fault]) -> None:
         await self.around.plane.attest_cluster("simulated", "operator", "brokers are closed")
@@ -297,18 +313,45 @@ class World:
         for producer in self.producers:
             producer.tell_elsewhere()
         self._look()
-        return self.found
+        return [*self.found, *self.bucket.told(self.history.operations)]
 
     def _look(self) -> None:
         self.found += [v for v in self.bucket.judge() if v not in self.found]
 
     async def _read_to_the_end(self, number: int, by_id: bool) -> None:
-        last = self.read(f"last-{number}-{'id' if by_id else 'name'}", number, by_id=by_id)
+        how = "id" if by_id else "name"
+        last = self.reader(Consumer, f"last-{number}-{how}", number, by_id=by_id)
+        if not await self._has_read(last):
+            self._unrest(f"{last.name} did not come to the end: at {last.position}")
+            return
+        prober = self.reader(Prober, f"prober-{number}-{how}", number, by_id=by_id)
+        prober.positions = self._positions(number, last.position)
+        partition = self.partition(self.topic_id, number)
+        sent = [o.invoked for o in self.history.operations if isinstance(o, Produce)
+                and o.partition == partition]  # fmt: skip
+        prober.times = tuple(self.chance.choices(sent, k=PROBES)) if sent else ()
+        if not await self._has_read(prober):
+            text = f"{prober.name} was shown nothing at {prober.position} of {last.position}"
+            self.found.append(Violation(Kind.LOST, partition, text))
+
+    async def _has_read(self, reader: Consumer) -> bool:
+        """Whether it comes to the end of what it was to read."""
+        self._begin(reader)
         try:
             async with asyncio.timeout(CALM_S):
-                await last.reached.wait()
+                await reader.reached.wait()
         except TimeoutError:
-            self._unrest(f"{last.name} did not come to the end: at {last.position}")
+            return False
+        return True
+
+    def _positions(self, number: int, end: int) -> tuple[int, ...]:
+        """From which a consumer may read a log that ends at ``end``: its front, its end, B0, both
+        sides of it and chance ones, in the midst of batches, too."""
+        found = {0, end, *(self.chance.randint(0, end) for _ in range(PROBES))}
+        for partition in self.around.plane.topics.partitions():
+            if partition.log == TopicIdPartition(self.topic_id, number) and partition.boundary >= 0:
+                found |= {partition.boundary + beside for beside in (-1, 0, 1)}
+        return tuple(sorted(place for place in found if 0 <= place <= end))
 
     def _unrest(self, why: str) -> None:
         text = f"not at rest {CALM_S:.0f} s after the last fault: {why}"
@@ -328,10 +371,6 @@ class Family:
 
 
 MIGRATION = Family("migration", schedule, World)
-
-
-def _drop(logger: Any, name: str, event: Any) -> Any:
-    raise structlog.DropEvent
 
 
 def _unread(gauge: Gauge, function: Callable[[], float]) -> None:
@@ -357,7 +396,8 @@ def simulate(
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, home, ignore_errors=True)
         stack.callback(lambda: structlog.configure(**before))
-        structlog.configure(processors=[_drop], cache_logger_on_first_use=False)
+        unplanned = Unplanned(loop)
+        structlog.configure(processors=[unplanned.processor], cache_logger_on_first_use=False)
         stack.enter_context(deterministic(loop, seed))
         stack.enter_context(patch.object(listener, "_bound", BoundSocket))
         stack.enter_context(patch.object(listener, "Acceptor", NetworkAcceptor))
@@ -375,7 +415,7 @@ def simulate(
         return Result(
             seed,
             chosen,
-            [*judge(operations, family.bounds), *said],
+            [*judge(operations, family.bounds), *said, *unplanned.found],
             operations,
             list(world.history.events),
             world.driver.crossed,
