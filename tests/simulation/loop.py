@@ -26,6 +26,10 @@ from tideline import background
 
 _process: ContextVar[Process | None] = ContextVar("process", default=None)
 WALL_START_S = 1_700_000_000.0
+FULLY_EVERY = 50
+"""Collections after runs, of which one looks at all objects of the process: it takes as long as a
+tenth of a run."""
+_collections = itertools.count(1)
 
 
 class NothingLeft(Exception):
@@ -39,7 +43,6 @@ class Process:
         self.loop, self.name = loop, name
         self.alive, self.frozen = True, False
         self.held: list[Callback] = []
-        self.tasks: list[asyncio.Task[Any]] = []
         self.clock_lag = 0.0
         """Seconds that its machine's clock did not count: it stood still while the machine did."""
         self.wall_ahead = 0.0
@@ -53,9 +56,7 @@ class Process:
         """Run ``work`` as this process."""
         context = copy_context()
         context.run(_process.set, self)
-        task = self.loop.create_task(work, name=name or self.name, context=context)
-        self.tasks.append(task)
-        return task
+        return self.loop.create_task(work, name=name or self.name, context=context)
 
     def call(self, callback: Callable[..., Any], *args: Any) -> None:
         """Run a callback as this process, in the next pass of the loop."""
@@ -246,7 +247,8 @@ def _close(work: Any) -> None:
 @contextmanager
 def uncollected() -> Iterator[None]:
     """No garbage is looked for inside, which takes a fifth of a run, nor is a finalizer run at a
-    moment that is none of the seed's. What was left inside goes at the end, at once."""
+    moment that is none of the seed's. What was left inside goes at the end, at once; what was made
+    before (libraries' caches that changed) every so many times."""
     was = gc.isenabled()
     gc.disable()
     try:
@@ -254,7 +256,7 @@ def uncollected() -> Iterator[None]:
     finally:
         if was:
             gc.enable()
-        gc.collect(0)
+        gc.collect(0 if next(_collections) % FULLY_EVERY else 2)
 
 
 def _lag() -> float:

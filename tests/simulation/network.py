@@ -12,6 +12,7 @@ import random
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from tests.simulation.loop import Process, VirtualLoop, current
@@ -78,15 +79,16 @@ class Network:
         chance = self._messages.get(pair)
         if chance is None:  # seeding one takes longer than a message does
             chance = self._messages[pair] = random.Random(f"{self.seed} {pair}")
-        link = self.link(*pair)
+        self._go(self.link(*pair), chance, deliver, target)
 
-        def go() -> None:
-            if link.cut:
-                link.waiting.append((self.loop.time(), go))
-                return
+    def _go(
+        self, link: Link, chance: random.Random, deliver: Callable[[], None], target: Process
+    ) -> None:
+        if link.cut:
+            again = partial(self._go, link, chance, deliver, target)
+            link.waiting.append((self.loop.time(), again))
+        else:
             self.loop.call_later(self.delay(chance, link), deliver, context=target.context)
-
-        go()
 
     # -- streams
 
