@@ -132,10 +132,11 @@ model: $(STAMP) ## every interleaving of small scopes: states, seconds, and each
 
 SEED := 1
 RUNS := 50
+JOBS := 1
 
 .PHONY: simulate
-simulate: $(STAMP) ## RUNS schedules of faults from SEED on, on a virtual clock (docs/simulation.md)
-	@$(BIN)/python -m tests.simulation --seed $(SEED) --runs $(RUNS) $(SIMULATE_FLAGS)
+simulate: $(STAMP) ## RUNS schedules of faults from SEED on, JOBS at once, on a virtual clock (docs/simulation.md)
+	@$(BIN)/python -m tests.simulation --seed $(SEED) --runs $(RUNS) --jobs $(JOBS) $(SIMULATE_FLAGS)
 
 .PHONY: simulate-power
 simulate-power: $(STAMP) ## how many schedules it takes to see each planted bug (hours; POWER_FLAGS=--write records it)
