@@ -8,6 +8,7 @@ import signal
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkProcess
 from typing import TypeVar, cast
 
 T = TypeVar("T")
@@ -25,8 +26,8 @@ def in_order(work: Callable[[int], T], seeds: Iterable[int], jobs: int) -> Gener
     rest, asked = iter(seeds), deque[int]()
     told: dict[int, T | Died] = {}
     at: dict[Connection, int] = {}
-    children = []
-    idle = []
+    children: dict[Connection, ForkProcess] = {}
+    idle: list[Connection] = []
     gc.freeze()  # a collection in a child would copy every page that it shares
     try:
         for _ in range(jobs):
@@ -34,7 +35,7 @@ def in_order(work: Callable[[int], T], seeds: Iterable[int], jobs: int) -> Gener
             child = context.Process(target=_serve, args=(far, work), daemon=True)
             child.start()
             far.close()
-            children.append(child)
+            children[near] = child
             idle.append(near)
         while True:
             while idle and (seed := next(rest, None)) is not None:
@@ -50,7 +51,8 @@ def in_order(work: Callable[[int], T], seeds: Iterable[int], jobs: int) -> Gener
                 try:
                     told[seed] = near.recv()
                 except EOFError:
-                    told[seed] = Died(f"seed {seed}: its process died")
+                    children[near].join()
+                    told[seed] = Died(f"seed {seed}: its process died, {children[near].exitcode}")
                 else:
                     idle.append(near)
             while asked and asked[0] in told:
@@ -60,7 +62,7 @@ def in_order(work: Callable[[int], T], seeds: Iterable[int], jobs: int) -> Gener
                 yield found
     finally:
         gc.unfreeze()
-        for child in children:
+        for child in children.values():
             child.terminate()
             child.join()
 
