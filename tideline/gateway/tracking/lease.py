@@ -188,10 +188,10 @@ class Lease:
         try:
             await asyncio.shield(self._registering)
         except GatewayIdHeld:
-            # Another one goes on elsewhere: what was here before is dead all the same.
-            if not self.serves_unregistered:
-                await self._account(self._dead(), PROVEN_DEAD)
             await self._watch_holder()
+            if not (self.serves_unregistered or self.waits_for_its_dead):
+                # Another one goes on elsewhere: what was here before is dead all the same.
+                await self._account_unregistered()
             raise
         self.serves_unregistered = False
         self._takes_over = self._seen = None
@@ -240,6 +240,18 @@ class Lease:
         self._was.clear()
         if self._directory is not None:
             self._directory.settled()
+
+    async def _account_unregistered(self) -> None:
+        """Nobody stands for this directory from then on, also for whoever starts here next."""
+        if self._directory is not None and self._dead():
+            try:
+                await asyncio.to_thread(self._directory.remove_snapshot)
+            except OSError as error:
+                raise NotNoted(
+                    f"the snapshot could not be removed from the state directory ({error}): let "
+                    "the gateway write to it"
+                ) from error
+            await self._account(self._dead(), PROVEN_DEAD)
 
     async def _account(self, incarnations: Sequence[UUID], how: str) -> None:
         if incarnations:

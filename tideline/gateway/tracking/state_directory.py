@@ -2,7 +2,9 @@
 
 What always holds: an incarnation is named in the directory, durably, before it is registered. So
 whoever gets the directory's lock knows which incarnations belonged to processes that are dead now:
-the tracking barrier need not wait for them (schedule 24).
+the tracking barrier need not wait for them (schedule 24). Nor does it wait then for what the next
+process here may serve from the snapshot: that goes before they are accounted for, unless the
+process that says so is registered itself (schedule 18).
 
 The lock says so of processes under the same kernel only: a volume can be moved from a machine that
 is cut off to another one, and a directory can be copied. The names carry the kernel's boot id and
@@ -21,7 +23,8 @@ from typing import Any
 from uuid import UUID
 
 from tideline.errors import RefusedError
-from tideline.gateway.tracking.durable_file import replace_durably
+from tideline.gateway.tracking.durable_file import remove_durably, replace_durably
+from tideline.gateway.tracking.snapshot import FILE_NAME as SNAPSHOT_NAME
 
 LOCK_NAME, NAMES_NAME = "gateway.lock", "incarnations.json"
 PATIENCE_S = 5.0
@@ -35,6 +38,7 @@ class StateDirectory:
 
     def __init__(self, directory: Path, lock: int) -> None:
         self._names_file = directory / NAMES_NAME
+        self._snapshot_file = directory / SNAPSHOT_NAME
         self._lock = lock
         self._here = [_boot_id(), os.fstat(lock).st_ino]
         noted = _read(self._names_file)
@@ -77,6 +81,11 @@ class StateDirectory:
     def settled(self) -> None:
         """Postgres knows of the dead ones: the next :meth:`note` leaves them out."""
         self.dead = ()
+
+    def remove_snapshot(self) -> None:
+        """Whoever starts here next serves nothing before Postgres has answered it. Durable when it
+        returns. Raises ``OSError``."""
+        remove_durably(self._snapshot_file)
 
     def release(self) -> None:
         """The kernel does the same at the end of the process."""
