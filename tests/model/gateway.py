@@ -18,7 +18,9 @@ from tests.model.state import (
     QUIESCING,
     REFUSED,
     RELEASED,
+    RETIRED,
     SENT,
+    STORED,
     SUFFIX,
     UNSET,
     VALID,
@@ -34,7 +36,7 @@ from tests.model.state import (
 
 
 def send(state: State, scope: Scope) -> Iterator[Step]:
-    """A producer sends a record that it was not told of yet, to any gateway."""
+    """A producer sends a record of which it has heard nothing yet, to any gateway."""
     left = spend(state, "send")
     if left is None:
         return
@@ -43,7 +45,7 @@ def send(state: State, scope: Scope) -> Iterator[Step]:
             continue
         for at, process in enumerate(state.processes):
             free = process.produce is None and process.parked == UNSET
-            if process.up and process.kind != NOTHING and free:
+            if process.up and free:
                 yield (record, at), _route(state._replace(left=left), at, process, record)
 
 
@@ -67,12 +69,15 @@ def _route(state: State, at: int, process: Process, record: int) -> State:
 
 
 def _commit(state: State, record: int) -> State:
-    """To the suffix, at once told. Seeds know what lies below B0; a reset boundary refuses."""
+    """To the suffix, at once told. The seeds know what lies below B0, also when Kafka has lost it
+    since; a reset boundary refuses."""
     plane = state.plane
     if plane.boundary == UNSET:
         return state
-    if record in state.log[: plane.boundary]:
-        return _tell(state, record, state.log.index(record))
+    for seeded, offset in plane.seeds:
+        if seeded == record:
+            is_lost = offset != STORED and state.log[offset : offset + 1] != (record,)
+            return _tell(state, record, LOST_BY_KAFKA if is_lost else offset)
     if record in plane.suffix:
         return _tell(state, record, plane.boundary + plane.suffix.index(record))
     offset = plane.boundary + len(plane.suffix)
@@ -82,7 +87,7 @@ def _commit(state: State, record: int) -> State:
 
 def _tell(state: State, record: int, offset: int) -> State:
     before = state.told[record]
-    if before in (LOST_BY_KAFKA, offset):
+    if before in (LOST_BY_KAFKA, offset) or (offset < 0 <= before):
         return state
     if before >= 0:
         return state._replace(wrong=f"record {record} is told at {before} and at {offset}")
@@ -152,6 +157,19 @@ def _relays(process: Process, produce: Produce, scope: Scope) -> bool:
     if not produce.gated or produce.stage == CONFIRMED or process.kind == CLASSIC:
         return True
     return not scope.has("confirm") and _may_ask(process, produce)
+
+
+def lose_answer(state: State, scope: Scope) -> Iterator[Step]:
+    """Whatever would tell a producer something: the gateway has told it, and nobody has heard."""
+    left = spend(state, "lose")
+    if left is None:
+        return
+    for transition in (tell, send, unpark):
+        for (record, *_), after in transition(state, scope):
+            if after.told != state.told:
+                now = spend(after, "lose")
+                assert now is not None
+                yield (record,), after._replace(told=state.told, left=now)
 
 
 def tell_error(state: State, scope: Scope) -> Iterator[Step]:
@@ -280,11 +298,13 @@ def register(state: State, scope: Scope) -> Iterator[Step]:
         return
     plane = state.plane
     for at, process in enumerate(state.processes):
-        if not process.up or is_active(plane, process.incarnation):
+        running = process.up or process.waits
+        if not running or is_active(plane, process.incarnation):
             continue
-        place = sorted(set(scope.ids)).index(scope.ids[at])
+        place = _place(scope, at)
         holder, status = plane.registered[place]
-        other = any(p.incarnation == holder for p in state.processes if p is not process)
+        if status == RETIRED:
+            continue
         if status == ACTIVE and scope.has("registration compares") and _lives(state, holder):
             continue
         number = 1 + max(incarnation for incarnation, _ in plane.registered)
@@ -292,17 +312,37 @@ def register(state: State, scope: Scope) -> Iterator[Step]:
         registered = list(plane.registered)
         registered[place] = (number, ACTIVE)
         fresh = _dropped(state._replace(left=left), at)
-        process = fresh.processes[at]._replace(incarnation=number, lease=VALID)
+        process = fresh.processes[at]._replace(
+            up=True,
+            waits=False,
+            incarnation=number,
+            lease=VALID,
+            before=frozenset(),
+            asks_first="",
+        )
         if scope.has("loads first"):
             kind, known = _route_in(plane)
             # The barrier may be passed: what Kafka shows from now on may lie past the log end read.
             frozen = kind == QUIESCING
             process = process._replace(kind=kind, number=known, frozen_ceiling=frozen)
         fresh = with_process(fresh, at, process)
-        # A process that starts over its own disk holds that disk's lock: the one before is dead.
-        replaced = plane.replaced | {holder} if other and status != RELEASED else plane.replaced
-        plane_now = plane._replace(registered=tuple(registered), replaced=replaced)
+        replaced = plane.replaced if status == RELEASED else plane.replaced | {(place, holder)}
+        mine = state.processes[at].before | {state.processes[at].incarnation}
+        plane_now = plane._replace(
+            registered=tuple(registered), replaced=_accounted(replaced, place, mine)
+        )
         yield (at, number), _forgotten(fresh._replace(plane=plane_now))
+
+
+def _place(scope: Scope, at: int) -> int:
+    """Of a process's gateway in ``Plane.registered``."""
+    return sorted(set(scope.ids)).index(scope.ids[at])
+
+
+def _accounted(
+    replaced: frozenset[tuple[int, int]], place: int, dead: frozenset[int]
+) -> frozenset[tuple[int, int]]:
+    return replaced - {(place, incarnation) for incarnation in dead}
 
 
 def _lives(state: State, incarnation: int) -> bool:
@@ -333,10 +373,16 @@ def crash(state: State, scope: Scope) -> Iterator[Step]:
     if left is None:
         return
     for at, process in enumerate(state.processes):
-        if process.up:
-            dead = _dropped(state._replace(left=left), at)
-            gone = dead.processes[at]._replace(up=False, lease=LAPSED)
-            yield (at,), _forgotten(with_process(dead, at, gone))
+        if process.up or process.waits:
+            yield (at,), _ended(state._replace(left=left), at)
+
+
+def _ended(state: State, at: int) -> State:
+    dropped = _dropped(state, at)
+    process = dropped.processes[at]
+    before = process.before | ({process.incarnation} if process.incarnation else frozenset())
+    gone = process._replace(up=False, waits=False, lease=LAPSED, before=before)
+    return _forgotten(with_process(dropped, at, gone))
 
 
 def stop(state: State, scope: Scope) -> Iterator[Step]:
@@ -352,20 +398,92 @@ def stop(state: State, scope: Scope) -> Iterator[Step]:
                 (by, RELEASED if by == process.incarnation else status)
                 for by, status in plane.registered
             )
-            gone = process._replace(up=False, lease=LAPSED, telling_round=0)
+            gone = process._replace(
+                up=False, lease=LAPSED, telling_round=0, asks_first="stopped ones ask first"
+            )
             stopped = with_process(state._replace(left=left), at, gone)
             yield (at,), _forgotten(stopped._replace(plane=plane._replace(registered=registered)))
 
 
 def start(state: State, scope: Scope) -> Iterator[Step]:
-    """With its disk it knows what it knew; without, nothing until Postgres has told it."""
+    """Postgres does not answer. With its disk it knows what it knew when that was written; without,
+    nothing until Postgres has told it."""
     for at, process in enumerate(state.processes):
-        if process.up:
+        if process.up or process.waits:
             continue
-        kind = PENDING if process.kind == QUIESCING else process.kind
-        number = 0 if kind == PENDING else process.number
-        if scope.disk_kept:
-            yield (at, "with its disk"), with_process(state, at, Process(kind=kind, number=number))
+        if scope.disk_kept and process.kind != NOTHING and _may_serve_alone(state, scope, at):
+            yield (at, "with its disk"), with_process(state, at, _started(process))
         if scope.disk_lost:
-            known = NOTHING if scope.has("fail closed") else CLASSIC
-            yield (at, "without its disk"), with_process(state, at, Process(kind=known))
+            closed = scope.has("fail closed")
+            known = Process(up=not closed, waits=closed, kind=NOTHING if closed else CLASSIC)
+            yield (at, "without its disk"), with_process(state, at, known)
+
+
+def _may_serve_alone(state: State, scope: Scope, at: int) -> bool:
+    """Whether nobody has promised that it does not."""
+    process = state.processes[at]
+    retired = state.plane.registered[_place(scope, at)][1] == RETIRED
+    return not (
+        (process.asks_first and scope.has(process.asks_first))
+        or (retired and scope.has("retired ones stay away"))
+    )
+
+
+def start_refused(state: State, scope: Scope) -> Iterator[Step]:
+    """Postgres answers, and does not let it in: it is retired, its id is held, its password is
+    wrong. It waits; some may be let in later."""
+    for at, process in enumerate(state.processes):
+        if not (process.up or process.waits):
+            waiting = _started(process)._replace(up=False, waits=True)
+            yield (at, "waits"), with_process(state, at, waiting)
+            if not scope.has("refused ones wait"):
+                yield (at, "serves by its disk"), with_process(state, at, _started(process))
+
+
+def _started(process: Process) -> Process:
+    kind = PENDING if process.kind == QUIESCING else process.kind
+    number = 0 if kind == PENDING else process.number
+    return Process(
+        kind=kind,
+        number=number,
+        before=process.before,
+        asks_first=process.asks_first,
+    )
+
+
+def account(state: State, scope: Scope) -> Iterator[Step]:
+    """Its id is held by another: it says that whoever held its disk before is dead."""
+    for at, process in enumerate(state.processes):
+        serves = process.up and not process.incarnation
+        if process.waits or (serves and not scope.has("stood for")):
+            replaced = _accounted(state.plane.replaced, _place(scope, at), process.before)
+            if replaced != state.plane.replaced:
+                accounted = process._replace(asks_first="accounted ones ask first")
+                now = with_process(state, at, accounted)
+                yield (at,), now._replace(plane=state.plane._replace(replaced=replaced))
+
+
+def end_refused(state: State, scope: Scope) -> Iterator[Step]:
+    """It serves from its snapshot, reaches Postgres and is refused: retired, or its id is held by
+    one that is not its own dead."""
+    for at, process in enumerate(state.processes):
+        holder, status = state.plane.registered[_place(scope, at)]
+        held = status == ACTIVE and holder not in process.before
+        if process.up and not process.incarnation and (held or status == RETIRED):
+            yield (at,), _ended(state, at)
+
+
+def put_back(state: State, scope: Scope) -> Iterator[Step]:
+    """The disk of a process that does not run: a machine's image, a volume, a backup. It is of
+    before the topic was tracked, of an earlier round, or of before B0, and does not name whom it
+    was put back under."""
+    left = spend(state, "put_back")
+    if left is None:
+        return
+    for at, process in enumerate(state.processes):
+        if process.up or process.waits:
+            continue
+        for kind in (CLASSIC, PENDING):
+            if kind != process.kind and state.plane.round:
+                older = Process(up=False, kind=kind, asks_first="older disks ask first")
+                yield (at, kind), with_process(state._replace(left=left), at, older)

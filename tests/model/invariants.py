@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.model.state import CLASSIC, UNSET, State
+from tests.model.state import CLASSIC, STORED, UNSET, State
 
 
 def broken(state: State) -> str | None:
@@ -12,7 +12,12 @@ def broken(state: State) -> str | None:
     plane = state.plane
     boundary = plane.boundary
     prefix = state.log if boundary == UNSET else state.log[:boundary]
+    whole = (*prefix, *plane.suffix)
     for record, offset in enumerate(state.told):
+        if whole.count(record) > 1:
+            return f"record {record} is there twice"
+        if offset == STORED and record not in whole:
+            return f"record {record}, told to be stored, is nowhere"
         if offset <= -10 and UNSET < boundary <= -10 - offset:
             return f"record {record} was told at {-10 - offset}, B0 is {boundary}"
         if offset < 0:
@@ -22,8 +27,6 @@ def broken(state: State) -> str | None:
                 return f"record {record}, told at {offset}, is not there"
         elif state.plane.suffix[offset - boundary : offset - boundary + 1] != (record,):
             return f"record {record}, told at {offset}, is not in the suffix from {boundary} on"
-        if (*prefix, *plane.suffix).count(record) > 1:
-            return f"record {record} is there twice"
     if boundary != UNSET and len(state.shown) > 0:
         return _shown_otherwise(state)
     if state.operator_aborted and plane.status in ("tracking", "active"):

@@ -9,7 +9,6 @@ from tests.model.kafka import Step
 from tests.model.state import (
     CLASSIC,
     LAPSED,
-    NOTHING,
     PENDING,
     QUIESCING,
     SUFFIX,
@@ -24,7 +23,7 @@ from tests.model.state import (
 def fetch(state: State, scope: Scope) -> Iterator[Step]:
     """Kafka answers a fetch; the answer is at the gateway."""
     for at, process in enumerate(state.processes):
-        idle = process.fetched == UNSET and process.up and process.kind != NOTHING
+        idle = process.fetched == UNSET and process.up
         if scope.readers and idle and state.high_watermark > len(state.shown):
             fetched = process._replace(fetched=state.high_watermark)
             yield (at, state.high_watermark), with_process(state, at, fetched)

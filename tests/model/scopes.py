@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tests.model.state import AS_IT_WAS, PROTECTIONS, Scope
+from tests.model.state import ALL, AS_IT_WAS, Scope
 
 
 def budget(**how_often: int) -> tuple[tuple[str, int], ...]:
@@ -17,7 +17,7 @@ def budget(**how_often: int) -> tuple[tuple[str, int], ...]:
 
 SHORT = frozenset(
     {"renew", "unpark", "quiesce_runs_out", "stop", "seal", "show_suffix", "start",
-     "validate_position"}
+     "start_refused", "validate_position"}
 )  # fmt: skip
 """Left out where a schedule is long and does without them."""
 
@@ -33,14 +33,14 @@ class Hole:
 
     @property
     def protected(self) -> Scope:
-        return replace(self.scope, protections=PROTECTIONS - self.lines)
+        return replace(self.scope, protections=ALL - self.lines)
 
     @property
     def open(self) -> Scope:
-        return replace(self.scope, protections=PROTECTIONS - self.lines - {self.protection})
+        return replace(self.scope, protections=ALL - self.lines - {self.protection})
 
 
-LOST, SHOWN = "is not in the suffix", "shown"
+LOST, SHOWN, TWICE = "is not in the suffix", "shown", "is there twice"
 ONE, TWINS = (0,), (0, 0)
 
 HOLES = (
@@ -164,6 +164,85 @@ HOLES = (
         ),
         LOST,
     ),
+    Hole(
+        "a retired gateway that is refused serves by its disk",
+        "refused ones wait",
+        Scope(ids=ONE, tracked=False, budget=budget(send=1, start=1, close=1, crash=1, retire=1)),
+        LOST,
+    ),
+    Hole(
+        "who serves by its disk accounts for whoever stands for it",
+        "stood for",
+        Scope(
+            ids=TWINS,
+            tracked=False,
+            budget=budget(send=1, start=1, close=1, crash=1, register=1),
+            left_out=SHORT - {"start"},
+        ),
+        LOST,
+    ),
+    Hole(
+        "B0 without the producers of the prefix",
+        "seeds",
+        Scope(producers=True, budget=budget(send=2, lose=1, close=1)),
+        TWICE,
+    ),
+    Hole(
+        "a producer that the scan did not reach",
+        "seeds without offsets",
+        Scope(producers=True, budget=budget(send=2, lose=1, close=1)),
+        TWICE,
+    ),
+    Hole(
+        "a late append among the seeds",
+        "end read again",
+        Scope(ids=ONE, producers=True, budget=budget(send=2, close=1, expire=1, register=1)),
+        "is nowhere",
+    ),
+    Hole(
+        "a retired gateway is started, cut off from Postgres",
+        "retired ones stay away",
+        Scope(ids=ONE, tracked=False, budget=budget(send=1, start=1, close=1, crash=1, retire=1)),
+        LOST,
+    ),
+    Hole(
+        "what was accounted for is started again over its disk, cut off from Postgres",
+        "gone with its disk",
+        Scope(
+            ids=TWINS,
+            tracked=False,
+            budget=budget(send=1, start=1, close=1, crash=1, register=1, attest=1),
+            left_out=SHORT - {"start"},
+        ),
+        LOST,
+    ),
+    Hole(
+        "an older disk is started, cut off from Postgres",
+        "older disks ask first",
+        Scope(ids=ONE, budget=budget(send=1, close=1, crash=1, put_back=1)),
+        LOST,
+    ),
+    Hole(
+        "a gateway that stopped is started, cut off from Postgres, when its id is another's",
+        "stopped ones ask first",
+        Scope(
+            ids=TWINS,
+            tracked=False,
+            budget=budget(send=1, start=1, close=1, crash=1, register=1),
+        ),
+        LOST,
+    ),
+    Hole(
+        "a refused gateway that has accounted for its dead is started again, cut off from Postgres",
+        "accounted ones ask first",
+        Scope(
+            ids=TWINS,
+            tracked=False,
+            budget=budget(send=1, start=1, close=1, crash=2, register=1),
+            left_out=SHORT - {"start", "start_refused"},
+        ),
+        LOST,
+    ),
 )
 
 AS_IT_WAS_SCOPE = Scope(protections=AS_IT_WAS, budget=budget(send=1, register=1, close=1, expire=1))
@@ -203,6 +282,32 @@ AS_IT_IS: dict[str, Scope] = {
     ),
     "restarts with and without disk": Scope(
         disk_lost=True, budget=budget(send=1, close=1, crash=1, register=1)
+    ),
+    "older disks at two gateways": Scope(
+        budget=budget(send=1, close=1, crash=1, put_back=1, register=1)
+    ),
+    "older disks over rounds and aborts": Scope(
+        ids=ONE,
+        tracked=False,
+        budget=budget(send=1, start=2, abort=1, close=1, crash=1, put_back=1, register=1),
+    ),
+    "retired gateways that start again": Scope(
+        tracked=False, budget=budget(send=1, start=1, close=1, crash=1, retire=1)
+    ),
+    "refused starts of two processes of one id": Scope(
+        ids=TWINS,
+        tracked=False,
+        budget=budget(send=1, start=1, close=1, crash=2, register=1, attest=1),
+        left_out=frozenset({"stop"}),
+    ),
+    "answers that are lost at two gateways": Scope(
+        producers=True, budget=budget(send=3, lose=2, close=1, expire=1)
+    ),
+    "answers that are lost, two records, leader moves, reset": Scope(
+        ids=ONE,
+        producers=True,
+        records=2,
+        budget=budget(send=3, lose=1, close=2, reset=1, move=1),
     ),
     "unclean elections": Scope(
         ids=ONE, readers=True, records=2, budget=budget(send=2, close=1, unclean=1, crash=1, move=1)

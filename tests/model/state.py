@@ -1,7 +1,8 @@
 """What the model remembers: one partition, its log in Kafka, two gateway processes, the control
 plane's rows, the worker, and what clients were told.
 
-Records are numbers from 0; the producer is idempotent and sends a record again until it is told.
+Records are numbers from 0, each the only batch of an idempotent producer of its own, which sends it
+again, with the same sequence, until it hears an answer.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ UNSET = -1
 LOST_BY_KAFKA = -2
 """An unclean election lost a told record, and whoever told it is over: nobody can know of it."""
 
+STORED = -3
+"""Told DUPLICATE_SEQUENCE_NUMBER: it is stored, nobody says where."""
+
 CLASSIC, PENDING, QUIESCING, SUFFIX, NOTHING = "C", "P", "Q", "S", "N"
 """What a gateway knows of the partition (tideline.domain.request_handling.RouteKind); NOTHING:
 neither Postgres nor a snapshot told it anything."""
@@ -20,7 +24,7 @@ neither Postgres nor a snapshot told it anything."""
 VALID, FROZEN, LAPSED = 2, 1, 0
 """A lease: valid; lapsed for everybody but the process, whose clock stood still; lapsed."""
 
-ACTIVE, FENCED, RELEASED = "A", "F", "R"
+ACTIVE, FENCED, RELEASED, RETIRED = "A", "F", "R", "X"
 
 SENT, APPENDED, CONFIRMED, REFUSED = "sent", "appended", "confirmed", "refused"
 
@@ -40,12 +44,20 @@ class Produce(NamedTuple):
 
 class Process(NamedTuple):
     up: bool = True
+    """It serves."""
+    waits: bool = False
+    """It runs and serves nothing until Postgres lets it in."""
     incarnation: int = 0
     """0: it has not registered."""
     lease: int = LAPSED
     kind: str = CLASSIC
     number: int = 0
     """Of the route: the round (PENDING), the generation (QUIESCING), B0 (SUFFIX)."""
+    before: frozenset[int] = frozenset()
+    """Incarnations that its disk names: their processes are dead, since it holds its lock."""
+    asks_first: str = ""
+    """The rule that keeps it from serving by its disk on its own, since no barrier waits for it; of
+    PROTECTIONS, or "" if there is none. Over when Postgres lets it in."""
     produce: Produce | None = None
     parked: int = UNSET
     telling_round: int = 0
@@ -73,21 +85,26 @@ class Plane(NamedTuple):
     boundary: int = UNSET
     boundary_epoch: int = 0
     suffix: tuple[int, ...] = ()
+    seeds: tuple[tuple[int, int], ...] = ()
+    """Records whose producers were taken over at B0, each with its offset or STORED."""
     sealed: bool = False
     registered: tuple[tuple[int, str], ...] = ()
     """By gateway id: incarnation and status."""
-    replaced: frozenset[int] = frozenset()
-    """Incarnations that another process registered over: they may live, cut off from Postgres."""
+    replaced: frozenset[tuple[int, int]] = frozenset()
+    """(place in ``registered``, incarnation) that another one registered over and that nobody has
+    accounted for: its process may live, cut off from Postgres."""
     watched: frozenset[int] = frozenset()
     """Incarnations whose renewals stood still for a lease and a margin when looked at."""
 
 
 class Worker(NamedTuple):
     at: str = "idle"
-    """"idle", "barrier" (passed) or "read" (the log end, at an epoch)."""
+    """"idle", "barrier" (passed), "read" (the log end, at an epoch), "producers" (read, too) or
+    "confirmed" (the log still ends there)."""
     generation: int = 0
     log_end: int = UNSET
     epoch: int = 0
+    seeds: tuple[tuple[int, int], ...] = ()
 
 
 class State(NamedTuple):
@@ -100,7 +117,8 @@ class State(NamedTuple):
     plane: Plane
     worker: Worker
     told: tuple[int, ...]
-    """By record: the offset that the producer was told, UNSET, LOST_BY_KAFKA, or ``lost_at``."""
+    """By record: the offset that the producer has heard, UNSET, STORED, LOST_BY_KAFKA, or
+    ``lost_at``."""
     shown: tuple[int, ...]
     """What consumers were shown, from offset 0 on."""
     wrong: str
@@ -112,6 +130,7 @@ class State(NamedTuple):
 
 BUDGETS = (
     "send", "register", "crash", "expire", "move", "unclean", "close", "abort", "start", "reset",
+    "lose", "put_back", "retire", "attest",
 )  # fmt: skip
 
 
@@ -135,15 +154,37 @@ PROTECTIONS = frozenset(
         "reset while empty",
         "tracking by fenced ones",  # the tracking barrier waits for them
         "tracking by replaced ones",  # and for one whose id another process took over
+        "refused ones wait",  # who is refused at its start does not serve from its snapshot
+        "stood for",  # who serves unregistered does not account for what was there before
+        "accounted ones ask first",  # nor, later, who has accounted for that while it waited
+        "seeds",  # the producers' last batches below B0 are taken over
+        "seeds without offsets",  # also of one whose batch the scan of the tail did not reach
+        "end read again",  # after the producers, before B0 is set
     }
 )
+"""What the code does."""
 
-NOT_BUILT: frozenset[str] = frozenset()
+KEPT_BY_PEOPLE = frozenset(
+    {
+        "retired ones stay away",  # no retired gateway is started where it reaches brokers alone
+        "gone with its disk",  # who accounts for an incarnation has removed its state directory
+        "older disks ask first",  # no older state directory is served from before Postgres answers
+    }
+)
+"""What no code can find out while Postgres does not answer."""
+
+NOT_BUILT = frozenset(
+    {
+        "stopped ones ask first",  # who released its id serves from no snapshot on its own
+    }
+)
 """Known to be missing in the tree."""
 
-AS_IT_IS = PROTECTIONS - NOT_BUILT
+ALL = PROTECTIONS | KEPT_BY_PEOPLE | NOT_BUILT
 
-AS_IT_WAS = PROTECTIONS - {
+AS_IT_IS = ALL - NOT_BUILT
+
+AS_IT_WAS = AS_IT_IS - {
     "confirm",
     "witnesses",
     "witnesses stay",
@@ -176,6 +217,9 @@ class Scope:
     debug_reader: bool = False
     disk_kept: bool = True
     disk_lost: bool = False
+    producers: bool = False
+    """Whether the worker reads the producers in steps of their own, and its scan of the log's tail
+    may not reach them; else it knows all of them as it reads the log end."""
     left_out: frozenset[str] = frozenset()
     """Names of transitions that this scope does without, to stay small."""
     protections: frozenset[str] = AS_IT_IS
@@ -192,7 +236,12 @@ def initial(scope: Scope) -> State:
     processes = tuple(
         Process(incarnation=1 + at, lease=VALID, kind=kind, number=number)
         if at in first
-        else Process(kind=kind if scope.tracked else NOTHING, number=number)
+        else Process(
+            up=scope.tracked,
+            waits=not scope.tracked,
+            kind=kind if scope.tracked else NOTHING,
+            number=number,
+        )
         for at in range(len(scope.ids))
     )
     incarnations = frozenset(1 + at for at in first)

@@ -11,11 +11,13 @@ import pytest
 from tests.model.schedule import SENTENCES, readable
 from tests.model.scopes import AS_IT_IS, AS_IT_WAS_SCOPE, HOLES, Hole
 from tests.model.search import TRANSITIONS, Searched, search
-from tests.model.state import PROTECTIONS, Scope
+from tests.model.state import ALL, KEPT_BY_PEOPLE, NOT_BUILT, Scope
 from tests.pages.references import CODE
 
 PAGE = Path("docs/model.md").read_text()
 STANDS_FOR = re.compile(r"^\| `(\w+)` \| [^|]+ \| (.+) \|$", re.MULTILINE)
+
+KEPT = re.compile(r"^\| “([^”]+)” \| (?:people|nobody)", re.MULTILINE)
 
 
 @cache
@@ -47,7 +49,11 @@ def test_as_it_is_nothing_is_lost_twice_different_or_sent_back(name: str) -> Non
 
 def test_every_protection_is_shown_to_be_needed() -> None:
     needed = {hole.protection for hole in HOLES} | set().union(*(hole.lines for hole in HOLES))
-    assert needed == PROTECTIONS
+    assert needed == ALL
+
+
+def test_the_page_names_what_people_keep_and_what_is_not_built() -> None:
+    assert set(KEPT.findall(PAGE)) == KEPT_BY_PEOPLE | NOT_BUILT
 
 
 def test_a_topic_that_nobody_tracks_takes_records_without_the_control_plane() -> None:

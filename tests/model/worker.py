@@ -9,6 +9,9 @@ from tests.model.kafka import Step
 from tests.model.state import (
     ACTIVE,
     FENCED,
+    NOTHING,
+    RETIRED,
+    STORED,
     UNSET,
     VALID,
     Plane,
@@ -17,6 +20,7 @@ from tests.model.state import (
     Worker,
     is_active,
     spend,
+    with_process,
 )
 
 
@@ -41,18 +45,20 @@ def _next_round(plane: Plane) -> Plane:
 
 
 def activate(state: State, scope: Scope) -> Iterator[Step]:
-    """Every gateway that ever registered tracks the topic, whatever became of it."""
+    """Every gateway that ever registered and is not retired tracks the topic, whatever became of
+    it, and of those nothing that was replaced may still run."""
     plane = state.plane
     if plane.status != "tracking":
         return
     waited = {
         by
         for by, status in plane.registered
-        if status == ACTIVE or scope.has("tracking by fenced ones")
+        if status == ACTIVE or (status != RETIRED and scope.has("tracking by fenced ones"))
     }
-    if scope.has("tracking by replaced ones"):
-        waited |= plane.replaced
-    if waited <= plane.tracked_by:
+    unaccounted = scope.has("tracking by replaced ones") and any(
+        plane.registered[place][1] != RETIRED for place, _ in plane.replaced
+    )
+    if waited <= plane.tracked_by and not unaccounted:
         yield (), state._replace(plane=plane._replace(status="active"))
 
 
@@ -119,14 +125,43 @@ def read_log_end(state: State, scope: Scope) -> Iterator[Step]:
     """LSO = HW = the log end of every replica, all at one leader epoch."""
     worker, end = state.worker, len(state.log)
     if worker.at == "barrier" and end == state.high_watermark:
-        read = worker._replace(at="read", log_end=end, epoch=state.epoch)
+        known = () if scope.producers else tuple((r, at) for at, r in enumerate(state.log))
+        at = "read" if scope.producers else "confirmed"
+        read = worker._replace(at=at, log_end=end, epoch=state.epoch, seeds=known)
         yield (end,), state._replace(worker=read)
+
+
+def read_producers(state: State, scope: Scope) -> Iterator[Step]:
+    """Of each its last sequence, as the leader has it now; their batches were looked for below the
+    log end that was read, as far back as is read."""
+    worker = state.worker
+    if worker.at != "read" or worker.epoch != state.epoch:
+        return
+    whole = tuple(
+        (record, offset if offset < worker.log_end else STORED)
+        for offset, record in enumerate(state.log)
+    )
+    unreached = tuple((record, STORED) for record, _ in whole)
+    for seeds in sorted({whole, unreached}):
+        yield (seeds,), state._replace(worker=worker._replace(at="producers", seeds=seeds))
+
+
+def confirm_end(state: State, scope: Scope) -> Iterator[Step]:
+    """The log's end is read again, at the same epoch. Else all of it is looked at anew."""
+    worker = state.worker
+    if worker.at != "producers":
+        return
+    settled = (len(state.log), state.epoch) == (worker.log_end, worker.epoch)
+    if settled or not scope.has("end read again"):
+        yield (len(state.log),), state._replace(worker=worker._replace(at="confirmed"))
+    else:
+        yield (len(state.log),), state._replace(worker=Worker("barrier", worker.generation))
 
 
 def persist(state: State, scope: Scope) -> Iterator[Step]:
     """The point of no return, decided under the row's lock."""
     plane, worker = state.plane, state.worker
-    if worker.at != "read" or plane.boundary != UNSET or plane.quiesce != "closed":
+    if worker.at != "confirmed" or plane.boundary != UNSET or plane.quiesce != "closed":
         return
     if worker.generation != plane.generation or not _quiesced(plane):
         return
@@ -136,9 +171,17 @@ def persist(state: State, scope: Scope) -> Iterator[Step]:
     if scope.has("highest told") and worker.log_end <= highest:
         return
     crossed = plane._replace(
-        boundary=worker.log_end, boundary_epoch=worker.epoch, quiesce="open", suffix=()
+        boundary=worker.log_end,
+        boundary_epoch=worker.epoch,
+        quiesce="open",
+        suffix=(),
+        seeds=tuple(seed for seed in worker.seeds if _is_taken_over(seed, scope)),
     )
     yield (worker.log_end,), state._replace(plane=crossed, worker=Worker())
+
+
+def _is_taken_over(seed: tuple[int, int], scope: Scope) -> bool:
+    return scope.has("seeds") and (seed[1] != STORED or scope.has("seeds without offsets"))
 
 
 def seal(state: State, scope: Scope) -> Iterator[Step]:
@@ -175,6 +218,51 @@ def reset(state: State, scope: Scope) -> Iterator[Step]:
     if plane.suffix and scope.has("reset while empty"):
         return
     plane = plane._replace(
-        boundary=UNSET, suffix=(), generation=plane.generation + 1, quiesce="open", sealed=False
+        boundary=UNSET,
+        suffix=(),
+        seeds=(),
+        generation=plane.generation + 1,
+        quiesce="open",
+        sealed=False,
     )
     yield (), state._replace(plane=plane, left=left, worker=Worker())
+
+
+def retire(state: State, scope: Scope) -> Iterator[Step]:
+    """An operator has seen that no process of a gateway runs, and says that none will."""
+    left = spend(state, "retire")
+    plane = state.plane
+    for place, gateway in enumerate(sorted(set(scope.ids))):
+        by, status = plane.registered[place]
+        of_it = zip(scope.ids, state.processes, strict=True)
+        runs = any((p.up or p.waits) for known, p in of_it if known == gateway)
+        if left is not None and not runs and status != RETIRED:
+            registered = list(plane.registered)
+            registered[place] = (by, RETIRED)
+            now = plane._replace(registered=tuple(registered))
+            yield (gateway,), state._replace(plane=now, left=left)
+
+
+def attest(state: State, scope: Scope) -> Iterator[Step]:
+    """An operator has seen that no process runs under an incarnation that was replaced, or in its
+    place, and has removed the disk that names it."""
+    left = spend(state, "attest")
+    plane = state.plane
+    if left is None:
+        return
+    for replaced in plane.replaced:
+        if any(replaced[1] == p.incarnation and (p.up or p.waits) for p in state.processes):
+            continue
+        now = state._replace(plane=plane._replace(replaced=plane.replaced - {replaced}), left=left)
+        if not scope.has("gone with its disk"):
+            yield (replaced[1],), now
+        elif not any(replaced[1] in p.before and p.up for p in state.processes):
+            yield (replaced[1],), _without_disk(now, replaced[1])
+
+
+def _without_disk(state: State, incarnation: int) -> State:
+    for at, process in enumerate(state.processes):
+        if incarnation in process.before and not process.up:
+            empty = process._replace(kind=NOTHING, number=0, before=frozenset(), asks_first="")
+            state = with_process(state, at, empty)
+    return state
