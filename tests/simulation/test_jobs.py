@@ -28,7 +28,7 @@ def test_the_lowest_seed_is_told_first_although_higher_ones_ended_before() -> No
 def test_a_process_that_dies_is_an_error_that_names_its_seed_in_its_turn() -> None:
     runs = in_order(_the_second_dies, range(1, 8), 2)
     assert next(runs) == 1
-    with pytest.raises(Died, match="seed 2: its process died, 1$"):
+    with pytest.raises(Died, match=r"seed 2: its process died, 1$"):
         next(runs)
 
 
