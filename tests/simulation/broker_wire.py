@@ -7,8 +7,10 @@ are not answered are not offered either.
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections.abc import Callable
 from datetime import timedelta
+from operator import attrgetter
 from typing import Any, cast
 from uuid import UUID
 
@@ -254,7 +256,9 @@ def _read(broker: Broker, topic: Any, row: Any, api: Messages) -> Any:
 
 
 def _visible(replica: Replica, offset: int) -> list[Batch]:
-    return [b for b in replica.log if b.end > offset and b.end <= replica.high_watermark]
+    by_end = attrgetter("end")
+    first = bisect_right(replica.log, offset, key=by_end)
+    return replica.log[first : bisect_right(replica.log, replica.high_watermark, key=by_end)]
 
 
 # -- offsets
