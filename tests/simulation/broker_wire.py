@@ -297,8 +297,10 @@ def _offset(replica: Replica, spec: int, debug: bool) -> tuple[int, int]:
     match spec:
         case -1:
             return (replica.end if debug else replica.high_watermark), -1
-        case -2 | -4:
+        case -2:
             return replica.start, -1
+        case -4:
+            return max(replica.start, replica.local_start), -1
         case -5:
             return -1, -1
         case -3:

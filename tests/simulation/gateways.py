@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -13,14 +13,17 @@ from uuid import UUID
 
 from tests.simulation.broker_wire import PORT, host_of
 from tests.simulation.clients import History
+from tests.simulation.coverage import Coverage
 from tests.simulation.loop import Process
 from tests.simulation.milestones import Milestones
 from tests.simulation.network import NetworkedLoop
-from tests.simulation.postgres import Remote, RemotePlane, RemoteStore
+from tests.simulation.postgres import Remote, RemotePlane, RemoteStore, Server
 from tests.unit.gateway.gateway_under_test import gateway_settings
 from tideline.background import BackgroundTaskEnded, spawn, watching
 from tideline.control_plane.memory import MemoryControlPlane
+from tideline.control_plane.model import BoundaryToPersist
 from tideline.domain.authorization import Verdict
+from tideline.domain.ids import TopicIdPartition
 from tideline.gateway.assembly import Parts, build_parts, build_rules
 from tideline.gateway.context import ConnectionRegistry, RequestContext
 from tideline.gateway.quotas import ClientQuotas
@@ -51,6 +54,23 @@ class NoQuotas(ClientQuotas):
         pass
 
 
+class Plane(MemoryControlPlane):
+    """Says when B0 is set, before anybody is told."""
+
+    milestones: Milestones
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        super().__init__(now_ms)
+        self.set_at: dict[TopicIdPartition, float] = {}
+        """When B0 was set, on the loop's clock."""
+
+    async def initialize_diskless_migration(self, boundary: BoundaryToPersist) -> None:
+        await super().initialize_diskless_migration(boundary)
+        self.set_at.setdefault(boundary.log, asyncio.get_running_loop().time())
+        if boundary.log.partition == 0 and self.milestones.reach("B0"):
+            await asyncio.sleep(0)
+
+
 class Surroundings:
     """What every process of one run shares."""
 
@@ -58,22 +78,39 @@ class Surroundings:
         self.loop, self.home, self.history = loop, home, history
         self.postgres = Process(loop, "postgres")
         self.s3 = Process(loop, "s3")
-        self.plane = MemoryControlPlane(
+        self.milestones = Milestones()
+        self.coverage = Coverage(self.milestones)
+        self.servers = {
+            "postgres": Server(self.postgres, self.milestones),
+            "s3": Server(self.s3, self.milestones),
+        }
+        self.plane = Plane(
             lambda: 1_700_000_000_000 + int((loop.time() + self.postgres.wall_ahead) * 1000)
         )
         self.objects: dict[str, bytes] = {}
-        self.milestones = Milestones()
+        self.plane.milestones = self.milestones
         self.stands_in = False
         """Whether gateways stand in for each other."""
-        self.stalls: dict[tuple[str, str], float] = {}
-        """By caller and call: seconds that Postgres takes before it begins."""
+        self.settings: dict[str, str] = {}
+        self.tight: dict[str, int] = {}
+        """Of the gateways, beside what a run needs; and what is lower than an operator may set."""
+
+    def promote(self) -> None:
+        """A standby that has everything takes over."""
+        before, (system, timeline) = self.postgres, self.plane.server
+        self.plane.server = (system, timeline + 1)
+        self.postgres = Process(self.loop, "postgres")
+        self.postgres.wall_ahead = before.wall_ahead
+        self.servers["postgres"].process = self.postgres
+        before.kill()
 
     def plane_for(self, process: Process) -> Any:
         remote = Remote(self.loop, self.loop.network, process)
-        return RemotePlane(remote, self.postgres, self.plane, self.loop.network, self.stalls)
+        return RemotePlane(remote, self.servers["postgres"], self.plane, self.loop.network)
 
     def store_for(self, process: Process) -> RemoteStore:
-        return RemoteStore(Remote(self.loop, self.loop.network, process), self.s3, self.objects)
+        remote = Remote(self.loop, self.loop.network, process)
+        return RemoteStore(remote, self.servers["s3"], self.objects)
 
 
 class Gateway:
@@ -81,7 +118,7 @@ class Gateway:
 
     def __init__(self, world: Surroundings, name: str, number: int, peers: str) -> None:
         self._world, self.name, self.number, self._peers = world, name, number, peers
-        self.home = world.home / name
+        self.home, self._copy = world.home / name, world.home / f"copy of {name}"
         self.process = Process(world.loop, name)
         self.parts: Parts | None = None
 
@@ -93,12 +130,31 @@ class Gateway:
         if not self.process.alive:
             self.process = Process(self._world.loop, self.name)
         self.process.spawn(self._supervised(), self.name)
+        self._world.milestones.reach("start", self.name)
 
     def kill(self, *, lose_disk: bool = False) -> None:
         self.process.kill()
         if lose_disk:
             self._attest_gone()
             shutil.rmtree(self.home, ignore_errors=True)
+
+    def copy_disk(self) -> None:
+        """Keep its state directory as it is now, instead of an earlier copy."""
+        self._forget_copy()
+        if self.home.exists():
+            shutil.copytree(self.home, self._copy)
+
+    def put_copy_back(self) -> bool:
+        """Whether there was a copy to put in the place of the disk of a process that is dead."""
+        if not self._copy.exists():
+            return False
+        self._attest_gone()
+        shutil.rmtree(self.home, ignore_errors=True)
+        shutil.copytree(self._copy, self.home)
+        return True
+
+    def _forget_copy(self) -> None:
+        shutil.rmtree(self._copy, ignore_errors=True)
 
     def _attest_gone(self) -> None:
         """What an operator says, who knows that it was killed: nobody else can without its disk."""
@@ -114,6 +170,7 @@ class Gateway:
                 await self._serve()
             except (BackgroundTaskEnded, OSError) as error:
                 self._world.history.note(f"{self.name} ended by itself: {error}")
+                self._world.coverage.note("gateway ended by itself")
                 await asyncio.sleep(START_AGAIN_S)
 
     def _stand_in(self) -> str:
@@ -133,7 +190,8 @@ class Gateway:
             gateway_lease_ms=LEASE_MS,
             gateway_stand_in=self._stand_in() if self._world.stands_in else "",
             gateway_transport="python",  # its sockets can be those of the world
-        )
+            **self._world.settings,
+        ).model_copy(update=self._world.tight)
         directory = StateDirectory.hold(self.home, self.number, patience_s=0)
         self.process.on_kill.append(directory.release)
         with watching() as watch:

@@ -17,6 +17,7 @@ from kio.schema.errors import ErrorCode
 
 from tests.simulation.identities import Lives
 from tests.simulation.loop import Process, VirtualLoop
+from tests.simulation.milestones import Milestones
 from tests.simulation.network import Network
 from tideline.kafka.batches import BatchHeader, iter_batches
 
@@ -68,6 +69,8 @@ class Replica:
     log: list[Batch] = field(default_factory=list)
     start: int = 0
     high_watermark: int = 0
+    local_start: int = 0
+    """What lies below is in remote storage only; it is read all the same."""
     reconciled: int = -1
     """Newest epoch in which its tail was compared with the leader's."""
     epochs: list[tuple[int, int]] = field(default_factory=list)
@@ -188,6 +191,7 @@ class Broker:
         (header,) = iter_batches(bytes(patched))
         batch = Batch(base, header, bytes(patched), view.epoch)
         replica.take([batch])
+        self.kafka.milestones.reach("append", self.process.name)
         self.push(key)
         self._advance(key)
         return base, batch.end
@@ -345,6 +349,7 @@ class Kafka:
         self.names = Lives(loop.time, self._is_known)
         self.on_change: Callable[[Topic, bool], None] = lambda topic, is_there: None
         """Told of each creation and deletion, when the controller has decided it."""
+        self.milestones = Milestones()
         self.has_admins = False
         """Whether topics are made and deleted, and ids compared, while it runs."""
         self.decisions = 0
@@ -410,6 +415,16 @@ class Kafka:
             return None
         self._decide(key, replace(view, leader=node, epoch=view.epoch + 1, in_sync=(node,)))
         return self.brokers[node].replicas[key].end
+
+    def let_local_go(self, key: Key, share: float) -> None:
+        """Retention takes local segments: so much of what is replicated is in remote storage
+        only."""
+        for broker in self.brokers.values():
+            if replica := broker.replicas.get(key):
+                behind = [batch.end for batch in replica.log if batch.end <= replica.high_watermark]
+                if behind:
+                    gone = behind[int(share * (len(behind) - 1))]
+                    replica.local_start = max(replica.local_start, gone)
 
     def lives(self, node: int) -> bool:
         return self.loop.time() - self._alive.get(node, 0.0) < SESSION_S

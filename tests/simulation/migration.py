@@ -23,6 +23,8 @@ from tests.simulation.faults import RESTART
 from tests.simulation.gateways import Surroundings
 from tests.simulation.kafka import Kafka, Refused
 from tests.simulation.loop import Process
+from tests.simulation.milestones import Milestones
+from tests.simulation.promotion import Promotions
 from tideline.control_plane.lease_observer import LeaseObserver
 from tideline.domain import failures
 from tideline.domain.ids import TopicIdPartition
@@ -40,10 +42,11 @@ from tideline.domain.messages import (
     TopicRef,
 )
 from tideline.domain.migration import Phase
+from tideline.kafka import log_reader
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.errors import KafkaError
 from tideline.kafka.log_reader import LogReader, TailScanner
-from tideline.kafka.observer import KafkaObserver
+from tideline.kafka.observer import KafkaObserver, OffsetAnswer, OffsetSpec
 from tideline.kafka.topic_observer import ActiveProducer, ConfigEntry
 from tideline.migration.connections import AckListener, WorkerServices, monotonic_ms
 from workflows.partition_migration import PartitionCrossing, PartitionMigration
@@ -127,9 +130,15 @@ class TopicsModel:
 class Observer(KafkaObserver):
     """Nobody adds partitions in the model."""
 
-    def __init__(self, cluster: KafkaCluster, kafka: Kafka) -> None:
+    def __init__(self, cluster: KafkaCluster, kafka: Kafka, milestones: Milestones) -> None:
         super().__init__(cluster, 2_000)
-        self._kafka = kafka
+        self._kafka, self._milestones = kafka, milestones
+
+    async def offset(self, topic: str, partition: int, spec: int, **how: Any) -> OffsetAnswer:
+        answer = await super().offset(topic, partition, spec, **how)
+        if partition == 0 and spec == OffsetSpec.LATEST and self._milestones.reach("end read"):
+            await asyncio.sleep(0)
+        return answer
 
     async def partition_count(self, topic_id: UUID) -> int:
         return sum(key[0] == topic_id for key in self._kafka.views)
@@ -144,6 +153,17 @@ class Worker:
         self._serving: WorkerServices | None = None
         self.on_start: Callable[[Process, WorkerServices], None] = lambda process, services: None
         """What else its process does."""
+        self.plane_is_promoted = False
+
+    def promoted(self) -> None:
+        """Postgres was: from now on gateways that stay away are looked for in the bucket."""
+        if not self.plane_is_promoted and (serving := self.serving()) is not None:
+            self._look_for_absent(serving[1])
+        self.plane_is_promoted = True
+
+    def _look_for_absent(self, services: WorkerServices) -> None:
+        check = Promotions(services.control_plane, self._world.objects)
+        self.process.spawn(check.keep(), "promotions")
 
     def start(self) -> None:
         if not self.process.alive:
@@ -155,6 +175,8 @@ class Worker:
             self.process.spawn(services.leases.run(), "leases")
             self.on_start(self.process, services)
             self._serving = services
+            if self.plane_is_promoted:
+                self._look_for_absent(services)
 
         self._serving = None
         self.process.spawn(run(), self.name)
@@ -177,12 +199,16 @@ class Worker:
                 SimpleNamespace(temporal_task_queue="simulated", migration_parallel_topics=PLACES),
             ),
             control_plane=plane,
-            observer=Observer(cluster, self._kafka),
+            observer=Observer(cluster, self._kafka, self._world.milestones),
             topics=model,
             admin=model,
             deletion=model,
             reader=reader,
-            tails=TailScanner(reader, KafkaObserver(cluster, 2_000)),
+            tails=TailScanner(
+                reader,
+                KafkaObserver(cluster, 2_000),
+                max_back_bytes=log_reader.MAX_BACK_BYTES,
+            ),
             remote_log=model,
             inventory=model,
             acks=AckListener(plane),
@@ -283,6 +309,8 @@ class Driver:
             self.milestones.reach(STEPS[name])
 
     def _succeeded(self, name: str, given: Any) -> None:
+        if name in STEPS and not (isinstance(given, PhaseInput) and given.ref.partition):
+            self.milestones.reach(f"{STEPS[name]} ended")
         if name == TopicActivity.AWAIT_TRACKING:
             self._history.note("tracked by every gateway")
         if name == Phase.SEED_AND_PERSIST:

@@ -47,9 +47,10 @@ class Milestones:
             await self.next(name)
         await self._until(last, nth + (self.times[last] if before else 0))
 
-    async def next(self, name: str) -> None:
-        """Until it happens again."""
-        await self._until(name, self.times[name] + 1)
+    async def next(self, path: str) -> None:
+        """Until each of ``path`` has happened again, one after the other."""
+        for name in path.split(THEN):
+            await self._until(name, self.times[name] + 1)
 
     async def _until(self, name: str, times: int) -> None:
         if self.times[name] < times:

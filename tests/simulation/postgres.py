@@ -4,21 +4,96 @@ on the way there or back, over the control plane in memory."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from enum import Enum
 from typing import Any
 
 from tests.simulation.loop import Process, VirtualLoop
+from tests.simulation.milestones import Milestones
 from tests.simulation.network import Network
-from tideline.control_plane.errors import ControlPlaneUnavailable
+from tideline.control_plane.errors import ControlPlaneUnavailable, LoginRefused
 from tideline.control_plane.memory import MemoryControlPlane
+from tideline.domain.ids import TopicIdPartition
 from tideline.object_store.client import (
     ObjectMissing,
+    ObjectStoreRefused,
     ObjectStoreUnavailable,
     ObjectTruncated,
 )
 
 CALL_S = 2.0
 ATTEMPTS = 3
+PERSIST = "initialize_diskless_migration"
+ANY = "gateway"
+"""In the place of a caller: every gateway."""
+
+
+class How(Enum):
+    """What becomes of calls while a fault lasts."""
+
+    FAILS = "nothing is done, and an error is answered"
+    REFUSES = "nothing is done, and the caller is refused"
+    HANGS = "it is done when the fault is over, whoever still waits for it"
+    LATE = "it is done at once, and answered when the fault is over"
+    UNHEARD = "it is done, and an error is answered"
+
+
+class Trouble:
+    """A server's with one call of one caller."""
+
+    def __init__(self, how: How) -> None:
+        self.how, self.over = how, asyncio.Event()
+
+
+Troubles = dict[tuple[str, str], Trouble]
+"""By caller (or :data:`ANY`) and call (or ``""``: all of them)."""
+
+
+class Server:
+    """Postgres, or the object store, as a process of a run."""
+
+    def __init__(self, process: Process, milestones: Milestones) -> None:
+        self.process, self.milestones = process, milestones
+        self.troubles: Troubles = {}
+        self.stalls: dict[tuple[str, str], float] = {}
+        """By caller and call: seconds that it takes before it begins."""
+
+    def trouble(self, caller: str, call: str) -> Trouble | None:
+        kind = ANY if caller.startswith(ANY) else caller
+        for who, what in ((caller, call), (caller, ""), (kind, call), (kind, "")):
+            if found := self.troubles.get((who, what)):
+                return found
+        return None
+
+    async def serve(
+        self,
+        caller: str,
+        call: str,
+        step: str,
+        work: Callable[[], Awaitable[Any]],
+        error: Exception,
+        refusal: Exception,
+    ) -> Any:
+        """Do the work, or as a trouble has it; ``step`` is the milestone. Raises what the work
+        raises, ``error``, ``refusal``."""
+        trouble = self.trouble(caller, call) if self.troubles else None
+        how = None if trouble is None else trouble.how
+        if stall := self.stalls.get((caller, call)):
+            await asyncio.sleep(stall)
+        if how is How.FAILS:
+            raise error
+        if how is How.REFUSES:
+            raise refusal
+        if trouble is not None and how is How.HANGS:
+            await trouble.over.wait()
+        result = await work()
+        if self.milestones.reach(f"{step} done", caller):
+            await asyncio.sleep(0)
+        if how is How.UNHEARD:
+            raise error
+        if trouble is not None and how is How.LATE:
+            await trouble.over.wait()
+        return result
 
 
 class Remote:
@@ -68,29 +143,33 @@ class RemotePlane:
     coroutine, but for ``listen``."""
 
     def __init__(
-        self,
-        remote: Remote,
-        server: Process,
-        plane: MemoryControlPlane,
-        network: Network,
-        stalls: Mapping[tuple[str, str], float],
+        self, remote: Remote, server: Server, plane: MemoryControlPlane, network: Network
     ) -> None:
-        self._stalls = stalls
         self._remote, self._server, self._plane, self._network = remote, server, plane, network
 
     def __getattr__(self, name: str) -> Any:
-        method = getattr(self._plane, name)
-
-        async def done(args: Any, values: Any) -> Any:
-            stall = self._stalls.get((self._remote.caller.name, name), 0.0)
-            if stall:
-                await asyncio.sleep(stall)
-            return await method(*args, **values)
+        method, caller = getattr(self._plane, name), self._remote.caller.name
 
         async def call(*args: Any, **values: Any) -> Any:
+            step = name
+            if args and isinstance(args[0], TopicIdPartition) and args[0].partition:
+                step = f"{name} {args[0].partition}"  # milestones are of partition 0
+
+            def served() -> Awaitable[Any]:
+                return self._server.serve(
+                    caller,
+                    name,
+                    step,
+                    lambda: method(*args, **values),
+                    ControlPlaneUnavailable(f"{name}: the connection to Postgres broke"),
+                    LoginRefused(f"{name}: Postgres lets nobody in"),
+                )
+
+            if self._server.milestones.reach(step, caller):
+                await asyncio.sleep(0)
             for _ in range(ATTEMPTS):
                 try:
-                    return await self._remote.call(self._server, lambda: done(args, values), CALL_S)
+                    return await self._remote.call(self._server.process, served, CALL_S)
                 except TimeoutError:
                     continue
             raise ControlPlaneUnavailable(f"{name}: Postgres does not answer")
@@ -100,26 +179,29 @@ class RemotePlane:
     async def listen(
         self, channels: Sequence[str], on_listening: Callable[[], None] | None = None
     ) -> AsyncIterator[tuple[str, str]]:
-        heard: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
-        caller = self._remote.caller
+        heard: asyncio.Queue[tuple[str, str] | None] = asyncio.Queue()
+        caller, server = self._remote.caller, self._server
 
         async def forward() -> None:
             async for note in self._plane.listen(channels):
-                if late := self._stalls.get((caller.name, "listen"), 0.0):
+                if late := server.stalls.get((caller.name, "listen"), 0.0):
                     await asyncio.sleep(late)
-                self._network.send(self._server, caller, lambda note=note: heard.put_nowait(note))
+                self._network.send(server.process, caller, lambda note=note: heard.put_nowait(note))
 
-        self._network.send(caller, self._server, lambda: self._server.spawn(forward(), "listen"))
+        process = server.process
+        self._network.send(caller, process, lambda: process.spawn(forward(), "listen"))
         if on_listening is not None:
             on_listening()
-        while True:
-            yield await heard.get()
+        process.on_kill.append(lambda: caller.call(heard.put_nowait, None))
+        while (note := await heard.get()) is not None:
+            yield note
+        raise ControlPlaneUnavailable("the connection to Postgres ended")
 
 
 class RemoteStore:
     """An :class:`tideline.object_store.ObjectStore` behind the network."""
 
-    def __init__(self, remote: Remote, server: Process, objects: dict[str, bytes]) -> None:
+    def __init__(self, remote: Remote, server: Server, objects: dict[str, bytes]) -> None:
         self._remote, self._server, self._objects = remote, server, objects
 
     async def put(self, key: str, body: bytes) -> None:
@@ -127,10 +209,9 @@ class RemoteStore:
             await asyncio.sleep(0.004)
             self._objects.setdefault(key, body)
 
-        try:
-            await self._remote.call(self._server, store, CALL_S)
-        except TimeoutError:
-            raise ObjectStoreUnavailable(f"put {key}: no answer") from None
+        if self._server.milestones.reach("put", self._remote.caller.name):
+            await asyncio.sleep(0)
+        await self._call("put", key, store)
 
     async def get(self, key: str, start: int, size: int, *, tiered: bool = False) -> bytes:
         async def read() -> bytes:
@@ -139,10 +220,23 @@ class RemoteStore:
                 raise ObjectMissing(key)
             return self._objects[key][start : start + size]
 
-        try:
-            found: bytes = await self._remote.call(self._server, read, CALL_S)
-        except TimeoutError:
-            raise ObjectStoreUnavailable(f"get {key}: no answer") from None
+        found: bytes = await self._call("get", key, read)
         if len(found) != size:
             raise ObjectTruncated(f"get {key}: {len(found)} bytes came, not {size}")
         return found
+
+    async def _call(self, name: str, key: str, work: Callable[[], Awaitable[Any]]) -> Any:
+        def served() -> Awaitable[Any]:
+            return self._server.serve(
+                self._remote.caller.name,
+                name,
+                name,
+                work,
+                ObjectStoreUnavailable(f"{name} {key}: 500 InternalError"),
+                ObjectStoreRefused(f"{name} {key}: 403 AccessDenied"),
+            )
+
+        try:
+            return await self._remote.call(self._server.process, served, CALL_S)
+        except TimeoutError:
+            raise ObjectStoreUnavailable(f"{name} {key}: no answer") from None

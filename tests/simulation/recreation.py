@@ -71,6 +71,11 @@ def plan_of(seed: int) -> Plan:
     )
 
 
+def past_gateways(seed: int) -> bool:
+    """Whether the topic is deleted at Kafka itself before the client asks a gateway to."""
+    return random.Random(f"past {seed}").random() < 0.25
+
+
 # -- faults
 
 
@@ -226,6 +231,9 @@ class Recreation(World):
         self.history.note(str(self.plan))
         if self.plan.migrated:
             self.driver.temporal.process.spawn(self._migrate_again(admin), "again")
+        if past_gateways(self.seed):
+            self.history.note("somebody deletes the topic at Kafka, past the gateways")
+            self.kafka.delete(TOPIC)
         await admin.run(self.topic_id)
 
     async def _migrate_again(self, admin: Admin) -> None:

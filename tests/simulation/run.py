@@ -26,7 +26,15 @@ from tests.history.violations import Bounds, Kind, Violation
 from tests.simulation.broker_wire import PORT, run_broker
 from tests.simulation.bucket import BucketJudge
 from tests.simulation.clients import Consumer, History, Prober, Producer, Style
-from tests.simulation.faults import PRODUCERS, UNTIL_S, Fault, pace_of, schedule
+from tests.simulation.constants import settings_of, tight, turned
+from tests.simulation.faults import (
+    PRODUCERS,
+    UNTIL_S,
+    Fault,
+    older_than_tracking,
+    pace_of,
+    schedule,
+)
 from tests.simulation.gateways import Gateway, Surroundings
 from tests.simulation.kafka import Kafka
 from tests.simulation.loop import Process, current, deterministic, uncollected
@@ -62,11 +70,12 @@ LOAD_S, SETTLED_S = 40.0, 1.0
 LOOK_S = 0.3
 """Between two looks at the bucket, and whether the load is over; and before and after each
 fault."""
-BOUNDS = Bounds(stale=inf, answer=15.0, progress=25.0, sent=0.0, dense=True)
-"""An answer takes a client's patience (5 s) and a stream's end (12 s) at most. A client may hear
-errors for as long as a fault lasts (6.5 s), a lease lapses (2.5 s) and two holds take (12 s). A
-position that a consumer has reached is never called out of range. How old an end may be is not
-judged: with records below B0 a gateway shows the end that it heard of last."""
+BOUNDS = Bounds(stale=inf, answer=25.0, progress=25.0, sent=0.0, dense=True)
+"""A client gives a request up after its patience (5 s), so what takes longer is a batch that is
+sent again. That, and errors, may last as long as a fault (6.5 s), until a lease lapses (2.5 s) and
+two holds are over (12 s). A position that a consumer has reached is never called out of range. How
+old an end may be is not judged: with records below B0 a gateway shows the end that it heard of
+last."""
 
 
 @dataclass
@@ -84,6 +93,8 @@ class Result:
     ends_at: float | None = None
     not_begun: int = 0
     """Faults whose milestone did not come while the load lasted."""
+    reached: dict[str, int] = field(default_factory=dict, repr=False)
+    """How often the run came to what is named in :mod:`tests.simulation.coverage`."""
 
     def text(self) -> str:
         """The schedule, what happened, and what was broken, for a person."""
@@ -140,7 +151,9 @@ class World:
         self.history = History(loop)
         self.around = Surroundings(loop, home, self.history)
         self.around.stands_in = seed >= STANDS_IN_FROM
+        self.around.settings, self.around.tight = settings_of(seed), tight(seed)
         self.kafka = Kafka(loop, self.network, NODES)
+        self.kafka.milestones = self.around.milestones
         peers = ",".join(f"{n}=gateway{n}:{PORT}" for n in NODES)
         self.gateways = {n: Gateway(self.around, f"gateway{n}", n, peers) for n in NODES}
         self.doubles = {n: Gateway(self.around, f"twin{n}", n, peers) for n in NODES}
@@ -152,6 +165,8 @@ class World:
         self.clients: list[str] = []
         self.topic_id = UUID(int=0)
         self.bucket = BucketJudge(self.around.objects, self.around.plane)
+        self.faults: list[tuple[float, float]] = []
+        """When each that was begun began and ended."""
         self.begun = self._under_way = 0
         """Faults: those that were begun, and those that are due or not over."""
         self.found: list[Violation] = []
@@ -184,7 +199,12 @@ class World:
             return self.doubles[int(name[4:])].process
         if name.startswith("broker"):
             return self.kafka.brokers[int(name[6:])].process
-        return {"worker": self.worker.process, "postgres": self.around.postgres}[name]
+        return {
+            "worker": self.worker.process,
+            "controller": self.kafka.controller,
+            "postgres": self.around.postgres,
+            "s3": self.around.s3,
+        }[name]
 
     def _addresses(self) -> list[tuple[str, int]]:
         return [gateway.address for gateway in self.gateways.values()]
@@ -259,10 +279,12 @@ class World:
         await milestones.wait(fault.after, fault.nth)
         self._under_way += 1
         try:
-            await asyncio.sleep(fault.at)
+            if fault.at:  # else before anything else goes on
+                await asyncio.sleep(fault.at)
             self.history.note(str(fault))
             self.begun += 1
             self._look()
+            began = self.loop.time()
             fault.begin(self)
             if fault.lasts or fault.until:
                 try:
@@ -270,6 +292,7 @@ class World:
                 finally:
                     self.history.note(f"end of {fault}")
                     fault.end(self)
+            self.faults.append((began, self.loop.time()))
         finally:
             self._under_way -= 1
 
@@ -310,6 +333,14 @@ class World:
 
     def end(self) -> list[Violation]:
         """What the world itself has to say, at the end of the run."""
+        self.around.coverage.at_boundaries(
+            self.history.operations,
+            {
+                self.partition(log.topic_id, log.partition): at
+                for log, at in self.around.plane.set_at.items()
+            },
+            self.faults,
+        )
         for producer in self.producers:
             producer.tell_elsewhere()
         self._look()
@@ -405,9 +436,11 @@ def simulate(
         if planted is not None:
             stack.enter_context(planted)
         stack.enter_context(family.around())
+        stack.enter_context(turned(seed, any(map(older_than_tracking, chosen))))
         world = family.world(loop, seed, home, without, ends_at)
         stack.enter_context(patch.object(lease, "ID_HELD", Operator(world)))
         stack.callback(loop.finish)
+        stack.enter_context(world.around.coverage.counting())
         stack.enter_context(world.driver.temporal.in_place())
         loop.run_until_complete(world.play(chosen))
         said = world.end()
@@ -425,4 +458,5 @@ def simulate(
             without,
             ends_at,
             len(chosen) - world.begun,
+            dict(+world.around.coverage.counts),
         )

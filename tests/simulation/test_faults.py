@@ -1,0 +1,116 @@
+"""Faults come at the moment that their milestone names, and runs come to what they are aimed at."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.simulation.coverage import FROM_SNAPSHOT, OLDER, missing, summary
+from tests.simulation.faults import (
+    ALL,
+    CLOSED,
+    COPY,
+    KINDS,
+    LEADERS,
+    MILESTONES,
+    NARROW,
+    PROMOTE,
+    PUT_BACK,
+    RESTART,
+    Fault,
+    schedule,
+)
+from tests.simulation.milestones import Milestones
+from tests.simulation.postgres import ANY
+from tests.simulation.run import Result, simulate
+
+SEED = 0
+OLDER_DISK = [
+    Fault(COPY, "track ended", 0.1, 0.0, LEADERS),
+    Fault(PUT_BACK, "crossed", 0.1, 0.2, LEADERS),
+]
+AIMED = [
+    ("WAL object failed", [Fault("uploads fail for", "B0 > gateway put", 0.0, 3.5, ANY)]),
+    ("WAL object failed", [Fault("uploads are refused for", "B0 > gateway put", 0.0, 0.3, ANY)]),
+    ("closing repeated", [Fault("cut one way", CLOSED, 0.0, 2.5, "postgres", "worker")]),
+    (OLDER, OLDER_DISK),
+    ("gateway fenced", [Fault("freeze", "quiesce", 0.0, 4.5, "gateway3")]),
+    ("parked", [Fault(PROMOTE, CLOSED, 0.0, 0.0)]),
+]
+
+
+@pytest.mark.parametrize(("place", "faults"), AIMED)
+def test_a_fault_brings_a_run_to_its_place_and_breaks_nothing(
+    place: str, faults: list[Fault]
+) -> None:
+    result = simulate(SEED, faults)
+    assert not result.violations, result.text()
+    assert result.not_begun == 0, result.text()
+    assert result.reached.get(place), result.reached
+
+
+def test_the_load_lasts_until_a_late_migration_has_ended_and_its_faults_are_over() -> None:
+    late = [Fault("cut", "clients", 0.9, 6.0, gateway, "postgres") for gateway in ALL]
+    result = simulate(SEED, [*late, Fault("move the leader", "B0", 2.0, 0.0)])
+    assert not result.violations, result.text()
+    assert result.not_begun == 0, result.text()
+
+
+def test_a_fault_whose_milestone_does_not_come_is_counted() -> None:
+    result = simulate(SEED, [Fault("move the leader", RESTART, 0.0, 0.0)])
+    assert result.not_begun == 1
+
+
+def test_milestones_of_a_new_start_are_for_schedules_with_an_abort() -> None:
+    chosen = [schedule(seed) for seed in range(1000)]
+    late = [faults for faults in chosen if any(fault.after == RESTART for fault in faults)]
+    assert late
+    assert all(any("abort" in fault.kind for fault in faults) for faults in late)
+    assert {fault.kind for faults in chosen for fault in faults} <= KINDS.keys()
+    assert {fault.after for faults in chosen for fault in faults} > {*MILESTONES, *NARROW}
+
+
+def test_half_of_the_schedules_lose_answers_at_b0() -> None:
+    lost = sum(
+        any("reset" in fault.kind and fault.after == "B0" for fault in schedule(seed))
+        for seed in range(1000)
+    )
+    assert lost > 450
+
+
+async def _reached_after(path: str, nth: int, happened: list[str]) -> int:
+    """After how many of ``happened`` whoever waits goes on."""
+    milestones = Milestones()
+    waiting = asyncio.ensure_future(milestones.wait(path, nth))
+    for number, name in enumerate(happened):
+        await asyncio.sleep(0)
+        if waiting.done():
+            return number
+        milestones.reach(*reversed(name.split(" ", 1)))
+        await asyncio.sleep(0)
+    await waiting
+    return len(happened)
+
+
+def test_a_milestone_is_the_nth_time_that_something_happens_after_something_else() -> None:
+    puts = ["gateway1 put", "gateway2 put", "gateway1 put", "gateway2 put"]
+    for path, nth, count in (
+        ("gateway2 put", 1, 2),
+        ("gateway put", 3, 3),
+        ("gateway2 put > gateway put", 1, 3),
+        ("gateway1 put > gateway2 put", 2, 4),
+    ):
+        assert asyncio.run(_reached_after(path, nth, puts)) == count, path
+
+
+def _result(**reached: int) -> Result:
+    return Result(SEED, (), [], [], [], True, 0.0, reached=reached)
+
+
+def test_what_no_run_came_to_is_named() -> None:
+    results = [_result(**{OLDER: 2}), _result(**{OLDER: 1, FROM_SNAPSHOT: 1})]
+    lines = summary(results).splitlines()
+    assert f"      3 in     2 runs: {OLDER}" in lines
+    assert "never reached: WAL object failed" in lines
+    assert OLDER not in missing({OLDER: 1})
