@@ -9,6 +9,7 @@ from tests.history.operations import Outcome, Produce
 from tests.simulation.recreation import RECREATION, plan_of
 from tests.simulation.run import Result, simulate
 from tests.simulation.shrink import shrink
+from tests.simulation.story import story
 
 STRANDED = 36
 """Deleted while its gateways were to acknowledge that they track it: the migration of the dead
@@ -27,7 +28,7 @@ def _told(result: Result) -> set[str]:
 @pytest.mark.parametrize("seed", [*range(1, 7), STRANDED])
 def test_what_was_told_of_either_topic_holds(seed: int) -> None:
     result = simulate(seed, family=RECREATION)
-    assert not result.violations, shrink(result).text()
+    assert not result.violations, story(shrink(result))
 
 
 def test_both_topics_are_written_to() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from tests.simulation.run import STANDS_IN_FROM, simulate
 from tests.simulation.shrink import shrink
+from tests.simulation.story import story
 from tideline.gateway.transport.server import GatewayServer
 
 carried: set[int] = set()
@@ -25,7 +26,7 @@ def test_no_schedule_breaks_a_promise(seed: int, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(GatewayServer, "connection_to", noted)
     result = simulate(seed)
-    assert not result.violations, shrink(result).text()
+    assert not result.violations, story(shrink(result))
 
 
 def test_the_seeds_had_stand_ins_that_carried_clients() -> None:

@@ -6,9 +6,10 @@ import pytest
 
 from tests.simulation.run import simulate
 from tests.simulation.shrink import shrink
+from tests.simulation.story import story
 
 
 @pytest.mark.parametrize("seed", range(1100, 1150))
 def test_no_schedule_breaks_a_promise(seed: int) -> None:
     result = simulate(seed)
-    assert not result.violations, shrink(result).text()
+    assert not result.violations, story(shrink(result))

@@ -11,7 +11,8 @@ from tests.simulation.story import story
 
 def test_a_planted_bug_shrinks_to_fewer_clients_and_faults_and_breaks_the_same_promise() -> None:
     bug = BUGS["seeds dropped"]
-    found = simulate(1, planted=bug.planted())
+    runs = (simulate(seed, planted=bug.planted()) for seed in range(1, 30))
+    found = next(run for run in runs if kinds_of(run) & bug.kinds and len(run.faults) > 2)
     small = shrink(found, bug.planted)
     assert kinds_of(small) & kinds_of(found) & bug.kinds
     assert len(small.faults) < len(found.faults)
