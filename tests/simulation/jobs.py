@@ -7,11 +7,15 @@ import multiprocessing
 import signal
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
+from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 from typing import TypeVar, cast
 
 T = TypeVar("T")
+ENDS_S = 10.0
+"""How long a process may go on with the seed that it has when nobody asks any more: one that is
+ended in the midst of it leaves its files behind."""
 
 
 class Died(Exception):
@@ -32,7 +36,8 @@ def in_order(work: Callable[[int], T], seeds: Iterable[int], jobs: int) -> Gener
     try:
         for _ in range(jobs):
             near, far = context.Pipe()
-            child = context.Process(target=_serve, args=(far, work), daemon=True)
+            others = [*children, near]
+            child = context.Process(target=_serve, args=(far, others, work), daemon=True)
             child.start()
             far.close()
             children[near] = child
@@ -50,7 +55,7 @@ def in_order(work: Callable[[int], T], seeds: Iterable[int], jobs: int) -> Gener
                 seed = at.pop(near)
                 try:
                     told[seed] = near.recv()
-                except EOFError:
+                except (EOFError, OSError):
                     children[near].join()
                     told[seed] = Died(f"seed {seed}: its process died, {children[near].exitcode}")
                 else:
@@ -62,17 +67,21 @@ def in_order(work: Callable[[int], T], seeds: Iterable[int], jobs: int) -> Gener
                 yield found
     finally:
         gc.unfreeze()
+        for near in children:
+            near.close()
         for child in children.values():
+            child.join(ENDS_S)
             child.terminate()
             child.join()
 
 
-def _serve(asker: Connection, work: Callable[[int], object]) -> None:
-    """Until whoever asks is gone."""
+def _serve(asker: Connection, others: Iterable[Connection], work: Callable[[int], object]) -> None:
+    """Until whoever asks is gone, whose ends of all connections a fork has, too."""
+    for other in others:
+        other.close()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    while True:
-        try:
-            seed = asker.recv()
-        except EOFError:
-            return
-        asker.send(work(seed))
+    with suppress(EOFError):
+        while True:
+            found = work(asker.recv())
+            with suppress(OSError):
+                asker.send(found)
