@@ -11,6 +11,7 @@ from tests.history.log import (
     Log,
     acknowledgements,
     answered_at,
+    away_for,
     ends,
     known_ends,
     reached,
@@ -83,6 +84,9 @@ def starts(log: Log, told: Teller, bounds: Bounds) -> None:
 def back(log: Log, told: Teller, bounds: Bounds) -> None:
     """What one connection tells of an end, of the last stable offset or of the start never goes
     back, and no end is below what it has shown: one broker answers it, whose replica only grows.
+
+    Of an answer without records the ends are not judged: a gateway that cannot confirm more tells
+    the end that it confirmed last, as a leader does whose high watermark lags (KIP-207).
     """
     known: dict[tuple[int, str], tuple[int, Request]] = {}
     for operation in sorted([*log.fetches, *log.lists], key=answered_at):
@@ -91,6 +95,8 @@ def back(log: Log, told: Teller, bounds: Bounds) -> None:
             continue
         for what, offset in _told_by(operation):
             before, source = known.get((connection, what), (-1, operation))
+            if offset < before and what != START and _is_empty(operation):
+                continue
             if offset < before and not log.cut_between(offset, -inf, operation.answered):
                 told(Kind.BACK, f"the {what} went from {before} to {offset}", source, operation)
             elif offset > before:
@@ -101,7 +107,11 @@ def back(log: Log, told: Teller, bounds: Bounds) -> None:
                 known[connection, END] = (operation.position_after, operation)
 
 
-END = "end of the log"
+END, START = "end of the log", "start of the log"
+
+
+def _is_empty(operation: Request) -> bool:
+    return isinstance(operation, Fetch) and not operation.records
 
 
 def _told_by(operation: Fetch | ListOffsets) -> Iterator[tuple[str, int]]:
@@ -111,9 +121,9 @@ def _told_by(operation: Fetch | ListOffsets) -> Iterator[tuple[str, int]]:
         if operation.last_stable is not None:
             yield "last stable offset", operation.last_stable
         if operation.log_start is not None:
-            yield "start of the log", operation.log_start
+            yield START, operation.log_start
     elif operation.offset is not None and operation.which is not Which.BY_TIME:
-        yield (END if operation.which is Which.LATEST else "start of the log"), operation.offset
+        yield (END if operation.which is Which.LATEST else START), operation.offset
 
 
 def by_time(log: Log, told: Teller, bounds: Bounds) -> None:
@@ -258,7 +268,8 @@ def _client(request: Request) -> str:
 def stuck(log: Log, told: Teller, bounds: Bounds, finish: float) -> None:
     failing: dict[str, Request] = {}
     for request in sorted(requests(log), key=lambda item: answered_at(item, item.invoked)):
-        took = answered_at(request, finish) - request.invoked
+        until = answered_at(request, finish)
+        took = until - request.invoked - away_for(log, request, request.invoked, until)
         if took > bounds.answer:
             told(Kind.STUCK, f"{took:.3f} s for one request", request)
         client = _client(request)
@@ -268,9 +279,9 @@ def stuck(log: Log, told: Teller, bounds: Bounds, finish: float) -> None:
         else:
             since = failing.setdefault(client, request)
             until = answered_at(request, request.invoked)
-            if until - since.invoked <= bounds.progress:
-                continue
-            del failing[client]
-        if since is not None and until - since.invoked > bounds.progress:
-            text = f"{client} heard nothing but errors for {until - since.invoked:.3f} s"
-            told(Kind.STUCK, text, since, request)
+        if since is None:
+            continue
+        took = until - since.invoked - away_for(log, request, since.invoked, until)
+        if took > bounds.progress:
+            failing.pop(client, None)
+            told(Kind.STUCK, f"{client} heard nothing but errors for {took:.3f} s", since, request)

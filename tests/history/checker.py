@@ -31,6 +31,7 @@ from tests.history.contents import (
 )
 from tests.history.log import Log, known_until
 from tests.history.operations import (
+    Away,
     Commit,
     Committed,
     Deleted,
@@ -76,15 +77,18 @@ def judge(operations: Iterable[Operation], bounds: Bounds | None = None) -> list
     bounds = bounds or Bounds()
     logs: dict[Partition, Log] = defaultdict(Log)
     ends: dict[str, TransactionEnd] = {}
+    away: list[Away] = []
     for operation in operations:
         if isinstance(operation, TransactionEnd):
             ends[operation.transaction] = operation
+        elif isinstance(operation, Away):
+            away.append(operation)
         else:
             getattr(logs[operation.partition], _LISTS[type(operation)]).append(operation)
     finish = max((known_until(log) for log in logs.values()), default=0.0)
     found: list[Violation] = []
     for partition, log in sorted(logs.items()):
-        told = Teller(partition, found)
+        told, log.away = Teller(partition, found), away
         for rule in RULES:
             rule(log, told, bounds)
         transactions(log, ends, told)

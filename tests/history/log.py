@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import inf
 
 from tests.history.operations import (
+    Away,
     Commit,
     Committed,
     Deleted,
@@ -35,6 +37,8 @@ class Log:
     committed: list[Committed] = field(default_factory=list)
     deleted: list[Deleted] = field(default_factory=list)
     truncated: list[Truncated] = field(default_factory=list)
+    away: list[Away] = field(default_factory=list)
+    """Of all clients, of other partitions, too."""
 
     def may_be_gone(self, offset: int, by: float = inf) -> bool:
         return any(offset < deletion.before and deletion.at <= by for deletion in self.deleted)
@@ -42,6 +46,14 @@ class Log:
     def cut_between(self, offset: int, after: float, before: float) -> bool:
         """Whether Kafka lost this offset between two times."""
         return any(cut.offset <= offset and after <= cut.at <= before for cut in self.truncated)
+
+
+def away_for(log: Log, request: Request, since: float, until: float) -> float:
+    """How long between two times the client of ``request`` reached nobody, in s."""
+    client = request.producer if isinstance(request, Produce) else getattr(request, "reader", "")
+    name = re.split("[.@]", client)[0]
+    spans = [(max(a.since, since), min(a.until, until)) for a in log.away if a.client == name]
+    return sum(max(0.0, end - start) for start, end in spans)
 
 
 def answered_at(request: Request, never: float = inf) -> float:

@@ -189,5 +189,16 @@ class Truncated:
     at: float
 
 
+@dataclass(frozen=True, slots=True)
+class Away:
+    """The client called `client` reached nobody from `since` to `until`: what it waited for
+    meanwhile is nobody's fault. `client` is a producer's or a reader's name up to its first `.` or
+    `@`."""
+
+    client: str
+    since: float
+    until: float
+
+
 Request = Produce | Fetch | ListOffsets | EpochEnd | Commit | Committed
-Operation = Request | TransactionEnd | Deleted | Truncated
+Operation = Request | TransactionEnd | Deleted | Truncated | Away

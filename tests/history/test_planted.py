@@ -10,6 +10,7 @@ import pytest
 
 from tests.history.checker import judge
 from tests.history.operations import (
+    Away,
     Commit,
     Committed,
     Deleted,
@@ -220,14 +221,17 @@ def test_a_start_that_goes_back_is_found() -> None:
 
 def test_what_one_connection_tells_of_an_end_or_a_start_does_not_go_back() -> None:
     idle, lag = {"reader": "x", "connection": 7}, Bounds(stale=inf)
-    first = read(3, at=200.0, high_watermark=3, last_stable=3, log_start=1, **idle)
+    first = read(2, "r2", at=200.0, high_watermark=3, last_stable=3, log_start=1, **idle)
     deleted = Deleted(ORDERS, 2, 100.0)
     for lower in ({"high_watermark": 2}, {"last_stable": 2}, {"log_start": 0}):
-        behind = replace(first, invoked=201.0, answered=201.5, **lower)
+        behind = replace(first, reader="y", invoked=201.0, answered=201.5, **lower)
         assert kinds(*RIGHT, deleted, first, behind, bounds=lag) == [Kind.BACK]
         assert judge([*RIGHT, deleted, first, replace(behind, connection=8)], lag) == []
-    behind = replace(first, invoked=201.0, answered=201.5, high_watermark=2)
+    behind = replace(first, reader="y", invoked=201.0, answered=201.5, high_watermark=2)
     assert judge([*RIGHT, deleted, first, behind, Truncated(ORDERS, 2, 199.0)], lag) == []
+    empty = replace(behind, records=(), offset=3)
+    assert judge([*RIGHT, deleted, first, empty], lag) == []
+    assert kinds(*RIGHT, deleted, first, replace(empty, log_start=0), bounds=lag) == [Kind.BACK]
 
 
 def test_an_end_below_what_the_connection_has_shown_goes_back() -> None:
@@ -318,6 +322,23 @@ def test_a_client_that_hears_nothing_but_errors_is_stuck_at_the_bound() -> None:
     assert kinds(*RIGHT, *errors, bounds=Bounds(progress=10.0)) == [Kind.STUCK]
     recovered = [*errors[:5], read(3, at=206.0, reader="x"), *errors[12:]]
     assert judge([*RIGHT, *recovered], Bounds(progress=10.0)) == []
+
+
+def test_what_a_client_waited_for_while_it_reached_nobody_does_not_count() -> None:
+    late = sent(3, 3, at=200.0, answered=240.0, producer="p.1")
+    shown = read(3, "r3", at=250.0, reader="x")
+    bounds = Bounds(answer=15.0)
+    assert kinds(*RIGHT, late, shown, bounds=bounds) == [Kind.STUCK]
+    assert judge([*RIGHT, late, shown, Away("p", 205.0, 235.0)], bounds) == []
+    assert kinds(*RIGHT, late, shown, Away("p", 205.0, 225.0), bounds=bounds) == [Kind.STUCK]
+    assert kinds(*RIGHT, late, shown, Away("q", 205.0, 235.0), bounds=bounds) == [Kind.STUCK]
+    errors = [
+        read(3, at=200.0 + second, reader="x@y", error="NOT_LEADER_OR_FOLLOWER")
+        for second in range(20)
+    ]
+    patience = Bounds(progress=10.0)
+    assert kinds(*RIGHT, *errors, bounds=patience) == [Kind.STUCK]
+    assert judge([*RIGHT, *errors, Away("x", 203.0, 215.0)], patience) == []
 
 
 @pytest.mark.parametrize("kind", Kind)

@@ -1,9 +1,17 @@
 """Producers, consumers and readers as clients of Kafka are, and what they were told.
 
-A producer keeps several batches in flight; after an error or a lost connection it sends what is
-unanswered again, in order, with the same sequences (librdkafka), or stops the pipeline until the
-first is answered and begins a new epoch of sequences where Kafka asks for it (Java). A consumer
-knows the leader epoch of what it read and validates its position when the leader moves (KIP-320).
+A producer's window slides: a new batch goes as soon as the oldest is answered. After an error or a
+lost connection it sends what is unanswered again, with the same sequences: all of it in order
+(librdkafka), or the first alone until that one is answered (Java: ``RecordAccumulator``'s
+``shouldStopDrainBatchesForPartition``). What it has given up after :data:`DELIVERY_S` it never
+sends again, and begins a new epoch at sequence 0 when nothing is in flight any more
+(``TransactionManager.maybeResolveSequences``, ``rd_kafka_idemp_drain_epoch_bump``). A newer
+librdkafka does so, too, after a batch that was refused since one before it was; an older one and
+Java send it again as it is.
+
+A consumer knows the leader epoch of what it read, validates its position when the leader moves, and
+goes back to where the log diverged (KIP-320). Some clients go on with the leader, and the topic id,
+that they know, until they are told that these are old.
 """
 
 from __future__ import annotations
@@ -12,6 +20,7 @@ import asyncio
 import itertools
 import random
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import Enum
@@ -24,6 +33,7 @@ from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopi
 from kio.schema.types import TopicName
 
 from tests.history.operations import (
+    Away,
     EpochEnd,
     Fetch,
     ListOffsets,
@@ -44,12 +54,27 @@ from tideline.kafka.errors import KafkaError, KafkaUnavailable, UnsupportedVersi
 REQUEST_MS = 5_000
 PRODUCE_TIMEOUT_S = 4.0
 BACKOFF_S = 0.1
+DELIVERY_S = 60.0
+"""``delivery.timeout.ms`` and ``message.timeout.ms``, shorter, as runs are."""
+QUIET_S, QUIETER = 0.6, 8
+"""For how long something that happened keeps producers busy, and how much longer they pause
+afterwards, one batch at a time."""
+TICK_S = 0.5
+RESETS = 0.04
+"""Of the batches that are sent while something happens, those behind which the connection ends."""
+STICKY = 2
+"""How often a client comes back to the leader that it knows, without asking who leads."""
+SEQUENCES = 2**31
 AWAY = (KafkaUnavailable, KafkaError, UnsupportedVersion, OSError)
 FATAL = (
     ErrorCode.invalid_producer_epoch,
     ErrorCode.unknown_producer_id,
     ErrorCode.out_of_order_sequence_number,
+    ErrorCode.invalid_producer_id_mapping,
+    ErrorCode.producer_fenced,
 )
+ENDS = (ErrorCode.invalid_producer_epoch, ErrorCode.producer_fenced)
+"""Java's producer goes on in a new epoch after any other."""
 FINAL = (ErrorCode.message_too_large, ErrorCode.corrupt_message, ErrorCode.invalid_record)
 
 
@@ -74,12 +99,35 @@ class History:
     events: list[str] = field(default_factory=list)
     connections: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     """Numbers for them."""
+    stirred_at: float = 0.0
+    """When something last happened that clients are busy around."""
+    wakes: list[asyncio.Event] = field(default_factory=list)
+    """Of those who pause until then."""
+    _away: dict[str, float] = field(default_factory=dict)
 
     def add(self, operation: Operation) -> None:
         self.operations.append(operation)
 
     def note(self, text: str) -> None:
         self.events.append(f"{self.loop.time():9.4f}  {text}")
+        self.stir()
+
+    def stir(self) -> None:
+        """A milestone, or a fault that begins or ends: whoever pauses goes on."""
+        self.stirred_at = self.loop.time()
+        for wake in self.wakes:
+            wake.set()
+
+    def leaves(self, client: str) -> None:
+        """From now on ``client`` reaches nobody: how long it waits is not judged."""
+        self._away[client] = self.loop.time()
+
+    def comes_back(self, client: str) -> None:
+        self.add(Away(client, self._away.pop(client), self.loop.time()))
+
+    @property
+    def is_quiet(self) -> bool:
+        return self.loop.time() - self.stirred_at > QUIET_S
 
 
 class Client:
@@ -107,11 +155,23 @@ class Client:
         """The connection's number."""
         self.topic_id = UUID(int=0)
         self.leader_epoch = -1
+        self._leads: tuple[str, int] | None = None
+        """Who leads, as long as nobody has said otherwise."""
+        self._is_sticky, self._came_back = self._chance.random() < 0.5, 0
 
     async def find(self) -> None:
         """Connect to the partition's leader."""
         self.drop()
         self.stream = next(self._history.connections)
+        known, self._leads = self._leads, None
+        if known is not None and self._is_sticky and self._came_back < STICKY:
+            self._came_back += 1
+            self.connection = await KafkaConnection.open(
+                *known, client_id=self.name, timeout_ms=2000
+            )
+            self.via, self._leads = known[0], known
+            return
+        self._came_back = 0
         order = list(self._bootstrap)
         self._chance.shuffle(order)
         for host, port in order:
@@ -125,7 +185,7 @@ class Client:
                 first.close()
                 continue
             if address == (host, port):
-                self.connection, self.via = first, host
+                self.connection, self.via, self._leads = first, host, address
                 return
             first.close()
             if address is None:
@@ -136,7 +196,7 @@ class Client:
                 )
             except AWAY:
                 continue
-            self.via = address[0]
+            self.via, self._leads = address[0], address
             return
         raise KafkaUnavailable("no gateway leads to the leader")
 
@@ -170,6 +230,11 @@ class Client:
             self.connection.close()
             self.connection = None
 
+    def told_otherwise(self) -> None:
+        """What it knows of the leader or of the topic is old."""
+        self._leads = None
+        self.drop()
+
 
 @dataclass
 class Sent:
@@ -181,6 +246,9 @@ class Sent:
     invoked: float
     acks: int
     attempts: int = 0
+    flying: bool = False
+    """Its last attempt is not answered yet."""
+    epoch: int = 0
     earlier: bool = False
     """An attempt may have been appended."""
     ids: tuple[UUID, ...] = ()
@@ -221,88 +289,176 @@ class Producer(Client):
         self._over = False
         self._partition = partition
         self._lives = itertools.count(1)
-        self._numbers = itertools.count()
         self._label = name
         self._producer_id = -1
-        self._number = self._sequence = 0
+        self._number = self._sequence = self._epoch = 0
         self._waiting: list[Sent] = []
+        self._unresolved = False
+        """Nothing new is sent before a new epoch begins."""
+        self._gap = False
+        """Something was given up, and may be missing in the log, or Java's producer has been told
+        that something is."""
+        self._attempts: set[asyncio.Task[None]] = set()
+        self._wake = asyncio.Event()
+        history.wakes.append(self._wake)
+        self._next_at = self._retry_at = 0.0
+        self._failures = 0
+        self._patience_ms = self._chance.choice((REQUEST_MS, REQUEST_MS, 300))
+        """For an answer; twice as long after each failure."""
+        self._bumps = style is Style.LIBRDKAFKA and self._chance.random() < 0.5
         self.stopping = False
         plain = self._chance.choice((1, 5))
-        self.limit = {Style.LIBRDKAFKA: 5, Style.JAVA: 3, Style.PLAIN: plain}[style]
+        self.limit = {Style.LIBRDKAFKA: 5, Style.JAVA: 5, Style.PLAIN: plain}[style]
         self._begin()
 
     def _begin(self) -> None:
-        """A producer id of its own: the one before may have lost its place."""
+        """A producer id of its own: the one before may have lost its place. Kafka takes any first
+        sequence of one that it does not know; some are soon at the last one, behind which is 0."""
         life = next(self._lives)
         self._label = f"{self.name}.{life}"
         known = int(self.name.rsplit("-", 1)[1])
         self._producer_id = -1 if self._style is Style.PLAIN else 1000 * known + life
-        self._number = self._sequence = 0
+        self._number, self._epoch = 0, 0
+        self._unresolved = self._gap = False
+        self._since = self.loop.time()
+        self._sequence = self._chance.choice((0, 0, SEQUENCES - self._chance.randint(1, 60)))
 
     async def run(self) -> None:
         while not (self.stopping and not self._waiting):
             try:
-                await self._round()
+                if self.connection is None or self.connection.is_closed:
+                    await self.find()
             except AWAY:
                 self.drop()
                 await asyncio.sleep(BACKOFF_S)
+            self._give_up_late()
+            if self.connection is not None:
+                self._send_again()
+                self._send_new()
+            await self._pause()
 
-    def _fill(self) -> None:
-        while len(self._waiting) < self.limit and not self.stopping:
-            count = self._chance.choice((1, 1, 2, 3))
-            values = tuple(f"{self._label}/{self._number}/{i}" for i in range(count))
-            sent = Sent(self._number, values, self._sequence, self.loop.time(), -1)
-            self._number += 1
-            self._sequence += count
-            self._waiting.append(sent)
+    @property
+    def _again(self) -> list[Sent]:
+        """What is to be sent again; before a new epoch begins, what belongs to the old one."""
+        idle = [sent for sent in self._waiting if not sent.flying]
+        return [sent for sent in idle if sent.attempts or not self._unresolved]
 
-    async def _round(self) -> None:
-        """Send all that waits, pipelined, and hear every answer."""
-        if self.connection is None or self.connection.is_closed:
-            await self.find()
-        await asyncio.sleep(self._every_s * self._chance.uniform(0.5, 1.5))
-        self._fill()
-        if not self._waiting:
+    @property
+    def _has_room(self) -> bool:
+        """Whether it may send something new."""
+        if self.stopping or self._unresolved or any(not sent.flying for sent in self._waiting):
+            return False
+        return len(self._waiting) < (1 if self._history.is_quiet else self.limit)
+
+    async def _pause(self) -> None:
+        """Until the next batch is due, something is to be sent again, or something happens."""
+        now = self.loop.time()
+        until = now + TICK_S
+        if self._again and self._retry_at > now:
+            until = self._retry_at
+        elif self._has_room and self._next_at > now:
+            until = min(until, self._next_at)
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(until):
+                await self._wake.wait()
+        self._wake.clear()
+
+    def _send_new(self) -> None:
+        """One batch more, if there is room and time for it."""
+        now, quiet = self.loop.time(), self._history.is_quiet
+        pause = self._every_s * self._chance.uniform(0.1, 0.5) * (QUIETER if quiet else 1)
+        self._next_at = min(self._next_at, now + pause)
+        if now < self._next_at or not self._has_room:
             return
-        answers = [asyncio.ensure_future(self._send(sent)) for sent in list(self._waiting)]
-        sent_now = list(self._waiting)
-        results = await asyncio.gather(*answers, return_exceptions=True)
-        retry = False
-        for sent, result in zip(sent_now, results, strict=True):
-            if isinstance(result, BaseException):
-                if not isinstance(result, AWAY):
-                    raise result
-                sent.earlier = True
-                retry = True
-                self.drop()
-                continue
-            code, base = result
-            retry = self._judge(sent, code, base, retry) or retry
-        if retry:
-            await asyncio.sleep(BACKOFF_S)
+        self._next_at = now + pause
+        count = self._chance.choice((1, 1, 2, 3))
+        values = tuple(f"{self._label}/{self._number}/{i}" for i in range(count))
+        sent = Sent(self._number, values, self._sequence, now, -1, epoch=self._epoch)
+        self._number += 1
+        self._sequence = (self._sequence + count) % SEQUENCES
+        self._waiting.append(sent)
+        self._send(sent)
+        if not quiet and self._chance.random() < RESETS:
+            self.loop.call_later(self._chance.uniform(0.0, 0.02), self.drop)
 
-    def _judge(self, sent: Sent, code: ErrorCode, base: int, behind: bool) -> bool:
-        """Whether it has to be sent again."""
-        if sent not in self._waiting:
-            return False
+    def _send_again(self) -> None:
+        if self.loop.time() < self._retry_at:
+            return
+        again = self._again
+        if self._style is Style.JAVA and again:
+            alone = again[0] is self._waiting[0] or not any(s.flying for s in self._waiting)
+            again = again[:1] if alone else []
+        for sent in again:
+            self._send(sent)
+
+    def _give_up_late(self) -> None:
+        """What is older than the delivery timeout; and a new epoch once everything is settled."""
+        late = [s for s in self._waiting if self.loop.time() - s.invoked > DELIVERY_S]
+        for sent in late:
+            self._history.note(f"{self._label} gives batch {sent.number} up")
+            self._done(sent, Outcome.UNKNOWN, None)
+            self._unresolved = self._gap = self._style is not Style.PLAIN
+        if self._unresolved and not any(sent.attempts for sent in self._waiting):
+            self._unresolved, self._gap, self._sequence = False, False, 0
+            self._epoch += 1
+            for sent in self._waiting:
+                sent.epoch, sent.sequence = self._epoch, self._sequence
+                self._sequence += len(sent.values)
+
+    def _send(self, sent: Sent) -> None:
+        sent.flying = True
+        task = asyncio.ensure_future(self._attempt(sent))
+        self._attempts.add(task)
+        task.add_done_callback(self._attempts.discard)
+
+    async def _attempt(self, sent: Sent) -> None:
+        connection = self.connection
+        try:
+            code, base = await self._ask_for(sent)
+        except AWAY:
+            sent.flying, sent.earlier = False, True
+            if self.connection is connection:
+                self._failures += 1
+                self.drop()
+            self._retry_at = self.loop.time() + BACKOFF_S
+        else:
+            sent.flying = False
+            if sent in self._waiting:  # else it was given up
+                self._judge(sent, code, base)
+        self._wake.set()
+
+    def _judge(self, sent: Sent, code: ErrorCode, base: int) -> None:
         if code is ErrorCode.none or code is ErrorCode.duplicate_sequence_number:
+            self._failures = 0
             self._done(sent, Outcome.ACKNOWLEDGED, base if base >= 0 else None)
-            return False
-        if code is ErrorCode.out_of_order_sequence_number and (
-            behind or self._waiting[0] is not sent
-        ):
-            return True  # one before it was not appended yet
-        if code in FINAL or code in FATAL:
+            return
+        self._retry_at = self.loop.time() + BACKOFF_S
+        if code is ErrorCode.out_of_order_sequence_number and self._waits(sent):
+            return
+        if code in FATAL and len(self.lives.possible(self._since)) == 1:
+            sent.fatal = code.name  # of one topic, in which it has its place
+        if code in FATAL and self._style is Style.JAVA and code not in ENDS:
             self._history.note(f"{self._label}: {code.name} for batch {sent.number}")
-            sent.fatal = code.name if code in FATAL else None
+            sent.attempts, self._unresolved, self._gap = 0, True, True
+        elif code in FINAL or code in FATAL:
+            self._history.note(f"{self._label}: {code.name} for batch {sent.number}")
             for other in list(self._waiting):
                 refused = other is sent and not sent.earlier and code in FINAL
                 self._done(other, Outcome.REFUSED if refused else Outcome.UNKNOWN, None)
             self._begin()
+        else:
+            self._failures += 1
+            if code not in (ErrorCode.not_leader_or_follower, ErrorCode.unknown_topic_or_partition):
+                sent.earlier = True
+            self.told_otherwise()
+
+    def _waits(self, sent: Sent) -> bool:
+        """Whether a batch that was refused for its sequence only has to come again, since one
+        before it is missing: behind that, or in the next epoch."""
+        if self._waiting[0] is sent and not self._gap:
             return False
-        if code not in (ErrorCode.not_leader_or_follower, ErrorCode.unknown_topic_or_partition):
-            sent.earlier = True
-        self.drop()
+        if self._unresolved or (self._bumps and not sent.earlier):
+            sent.attempts, self._unresolved = 0, True
         return True
 
     def _done(self, sent: Sent, outcome: Outcome, base: int | None) -> None:
@@ -348,8 +504,9 @@ class Producer(Client):
                         )
                     )
 
-    async def _send(self, sent: Sent) -> tuple[ErrorCode, int]:
-        assert self.connection is not None
+    async def _ask_for(self, sent: Sent) -> tuple[ErrorCode, int]:
+        if self.connection is None:
+            raise KafkaUnavailable("the connection was reset before it was sent")
         sent.attempts += 1
         sent.stream = self.stream
         idempotent = self._style is not Style.PLAIN
@@ -357,7 +514,7 @@ class Producer(Client):
             sent.values,
             sent.timestamp,
             self._producer_id,
-            0 if idempotent else -1,
+            sent.epoch if idempotent else -1,
             sent.sequence if idempotent else -1,
         )
         api = messages(ApiKey.PRODUCE, self._version)
@@ -379,7 +536,8 @@ class Producer(Client):
         began, topic_id = self.loop.time(), self.topic_id
         if self._by_id:
             sent.asked.add(topic_id)
-        answer: Any = await self.connection.send(request, timeout_ms=REQUEST_MS)
+        patience_ms = min(REQUEST_MS, self._patience_ms * 2 ** min(self._failures, 5))
+        answer: Any = await self.connection.send(request, timeout_ms=patience_ms)
         sent.ids = (topic_id,) if self._by_id else self._meant(began)
         row = answer.responses[0].partition_responses[0]
         return row.error_code, int(row.base_offset)
@@ -453,6 +611,7 @@ class Consumer(Client):
     def _assert_is_it(self, since: float) -> None:
         """An answer by name that may be of another topic is not judged, and not gone by."""
         if self._meant(since) != (self.topic_id,):
+            self.told_otherwise()
             raise KafkaUnavailable("the name means another topic, or may")
 
     async def _ask(self, which: Which, timestamp: int | None = None) -> int | None:
@@ -488,8 +647,14 @@ class Consumer(Client):
             )
         )
         if failed:
+            self.told_otherwise()
             raise KafkaUnavailable(row.error_code.name)
         return offset
+
+    def _reset(self) -> None:
+        """Its position is out of range (``auto.offset.reset=earliest``)."""
+        self._begins, self._sought = Which.EARLIEST, False
+        self._reader = f"{self.name}@{self.loop.time():.3f}"
 
     async def _seek(self) -> None:
         """To where it begins to read."""
@@ -529,6 +694,7 @@ class Consumer(Client):
         self._assert_is_it(invoked)
         row = answer.topics[0].partitions[0]
         failed = row.error_code is not ErrorCode.none
+        end = int(row.end_offset)
         self._history.add(
             EpochEnd(
                 self._partition(self.topic_id, self.number),
@@ -536,13 +702,16 @@ class Consumer(Client):
                 invoked,
                 self.loop.time(),
                 self.position,
-                None if failed else int(row.end_offset),
+                None if failed else end,
                 row.error_code.name if failed else None,
             )
         )
         if failed:
+            self.told_otherwise()
             raise KafkaUnavailable("the position is not validated")
         self._validated = self.leader_epoch
+        if 0 <= end < self.position:
+            self.position = end
 
     async def _fetch(self) -> None:
         assert self.connection is not None
@@ -564,7 +733,7 @@ class Consumer(Client):
                         api.request_part(
                             "FetchPartition",
                             partition=self.number,
-                            current_leader_epoch=-1,
+                            current_leader_epoch=self.leader_epoch if self._by_id else -1,
                             fetch_offset=self.position,
                             last_fetched_epoch=-1,
                             log_start_offset=-1,
@@ -590,10 +759,14 @@ class Consumer(Client):
         if not self._by_id:
             self._assert_is_it(invoked)
         if answer.error_code is not ErrorCode.none or not answer.responses:
+            self.told_otherwise()
             raise KafkaUnavailable("the whole fetch failed")
         row = answer.responses[0].partitions[0]
         if row.error_code is not ErrorCode.none:
             self._history.add(replace(before, answered=self.loop.time(), error=row.error_code.name))
+            self.told_otherwise()
+            if row.error_code is ErrorCode.offset_out_of_range:
+                self._reset()
             raise KafkaUnavailable(row.error_code.name)
         found = [
             (offset, value, epoch)
@@ -644,6 +817,8 @@ class Prober(Consumer):
 
     def _at_end(self) -> None:
         self._is_answered = True
+
+    _reset = _at_end
 
     async def _try(self, ask: Callable[[], Awaitable[object]]) -> bool:
         try:

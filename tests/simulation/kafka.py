@@ -25,6 +25,7 @@ SPACE = UUID("8c1b4d2e-5a3f-4a55-9c53-0a4f6f3a7b11")
 HEARTBEAT_S, SESSION_S, LAG_S = 0.5, 2.5, 3.0
 KEPT_BATCHES = 5
 """``ProducerStateEntry.NUM_BATCHES_TO_RETAIN``."""
+SEQUENCES = 2**31
 Key = tuple[UUID, int]
 
 
@@ -41,7 +42,8 @@ class Batch:
 
     @property
     def last_sequence(self) -> int:
-        return self.header.base_sequence + self.header.last_offset_delta
+        """``DefaultRecordBatch.incrementSequence``: 0 follows the largest."""
+        return (self.header.base_sequence + self.header.last_offset_delta) % SEQUENCES
 
 
 @dataclass(frozen=True)
@@ -198,6 +200,8 @@ class Broker:
 
     @staticmethod
     def _duplicate(replica: Replica, header: BatchHeader) -> Batch | None:
+        """The batch that was appended before. A producer that is not known may begin with any
+        sequence, a new epoch with 0 alone."""
         own = replica.of_producer(header.producer_id)
         if not own:
             return None
@@ -210,11 +214,13 @@ class Broker:
             return None
         for batch in own:
             same = batch.header.producer_epoch == header.producer_epoch
-            if same and batch.header.base_sequence == header.base_sequence:
+            alike = (
+                batch.header.base_sequence == header.base_sequence
+                and batch.header.last_offset_delta == header.last_offset_delta
+            )
+            if same and alike:
                 return batch
-        if header.base_sequence <= last.header.base_sequence:
-            raise Refused(ErrorCode.duplicate_sequence_number)
-        if header.base_sequence != last.last_sequence + 1:
+        if header.base_sequence != (last.last_sequence + 1) % SEQUENCES:
             raise Refused(ErrorCode.out_of_order_sequence_number)
         return None
 

@@ -306,6 +306,7 @@ class Driver:
 
     def _began(self, name: str, given: Any) -> None:
         if name in STEPS and not (isinstance(given, PhaseInput) and given.ref.partition):
+            self._history.note(f"{STEPS[name]} begins")
             self.milestones.reach(STEPS[name])
 
     def _succeeded(self, name: str, given: Any) -> None:

@@ -50,6 +50,8 @@ TOPIC, PARTITIONS = "orders", 2
 NODES = (1, 2, 3)
 STANDS_IN_FROM = 1_000_000
 """From this seed on gateways stand in for each other: those below are recorded without."""
+NEWCOMERS = (("quiesce", 0.2), ("crossed", 0.05), ("crossed", 1.0))
+"""Milestones behind which one producer more begins, and how long behind at most, in s."""
 CONSUMERS = (
     (False, 0, Which.EARLIEST),
     (True, 0, Which.EARLIEST),
@@ -219,23 +221,41 @@ class World:
 
     def start_clients(self) -> None:
         for number, (style, partition) in enumerate(PRODUCERS, 1):
-            producer = Producer(
-                self.loop, f"{style.value}-{number}", self._addresses(), TOPIC, style, self.history,
-                self.kafka.names, every_s=self.chance.choice((0.1, 0.2, 0.3)),
-                by_id=style is Style.JAVA,
-                partition=self.partition,
-                number=partition,
-            )  # fmt: skip
-            if producer.name not in self.without:
-                self.producers.append(producer)
-                self.clients.append(producer.name)
-                Process(self.loop, producer.name).spawn(producer.run(), producer.name)
+            self._begin_to_write(f"{style.value}-{number}", style, partition)
+        self._newcomer = asyncio.ensure_future(self._begin_later(len(PRODUCERS) + 1))
         for number, (by_id, partition, begins) in enumerate(CONSUMERS, 1):
             name = f"consumer-{number}"
             late_s = 0.0 if begins is Which.EARLIEST else self.chance.uniform(0.0, LATEST_S)
             if name not in self.without:
                 consumer = self.reader(Consumer, name, partition, by_id=by_id, begins=begins)
                 self.loop.call_later(late_s, self._begin, consumer)
+
+    async def _begin_later(self, number: int) -> None:
+        """A producer that is not seeded at B0: it begins in the write pause, or in the suffix."""
+        after, within_s = self.chance.choice(NEWCOMERS)
+        style = self.chance.choice((Style.LIBRDKAFKA, Style.JAVA))
+        late_s = self.chance.uniform(0.0, within_s)
+        await self.around.milestones.wait(after)
+        await asyncio.sleep(late_s)
+        if not any(producer.stopping for producer in self.producers):
+            self._begin_to_write(f"{style.value}-{number}", style, 0)
+
+    def _begin_to_write(self, name: str, style: Style, partition: int) -> None:
+        if name in self.without:
+            return
+        producer = Producer(
+            self.loop, name, self._addresses(), TOPIC, style, self.history, self.kafka.names,
+            every_s=self.chance.choice((0.1, 0.2, 0.3)), by_id=style is Style.JAVA,
+            partition=self.partition, number=partition,
+        )  # fmt: skip
+        self.producers.append(producer)
+        self.clients.append(name)
+        Process(self.loop, name).spawn(producer.run(), name)
+
+    def stir(self) -> None:
+        """Something happens that clients are to be busy around: a milestone, or a fault. What is
+        noted does so by itself."""
+        self.history.stir()
 
     def reader(self, kind: type[R], name: str, number: int, **given: Any) -> R:
         """Not yet begun."""
@@ -356,11 +376,11 @@ class World:
             self._unrest(f"{last.name} did not come to the end: at {last.position}")
             return
         prober = self.reader(Prober, f"prober-{number}-{how}", number, by_id=by_id)
-        prober.positions = self._positions(number, last.position)
         partition = self.partition(self.topic_id, number)
-        sent = [o.invoked for o in self.history.operations if isinstance(o, Produce)
+        sent = [o for o in self.history.operations if isinstance(o, Produce)
                 and o.partition == partition]  # fmt: skip
-        prober.times = tuple(self.chance.choices(sent, k=PROBES)) if sent else ()
+        prober.positions = self._positions(number, last.position, sent)
+        prober.times = tuple(self.chance.choice(sent).invoked for _ in range(PROBES if sent else 0))
         if not await self._has_read(prober):
             text = f"{prober.name} was shown nothing at {prober.position} of {last.position}"
             self.found.append(Violation(Kind.LOST, partition, text))
@@ -375,10 +395,12 @@ class World:
             return False
         return True
 
-    def _positions(self, number: int, end: int) -> tuple[int, ...]:
+    def _positions(self, number: int, end: int, sent: Sequence[Produce]) -> tuple[int, ...]:
         """From which a consumer may read a log that ends at ``end``: its front, its end, B0, both
-        sides of it and chance ones, in the midst of batches, too."""
-        found = {0, end, *(self.chance.randint(0, end) for _ in range(PROBES))}
+        sides of it, the midst of batches, of the newest one that has one, too, and chance ones."""
+        midst = [p.base_offset + 1 for p in sent if p.base_offset is not None and p.values[1:]]
+        found = {0, end, *midst[-1:], *self.chance.sample(midst, min(2, len(midst)))}
+        found |= {self.chance.randint(0, end) for _ in range(PROBES)}
         for partition in self.around.plane.topics.partitions():
             if partition.log == TopicIdPartition(self.topic_id, number) and partition.boundary >= 0:
                 found |= {partition.boundary + beside for beside in (-1, 0, 1)}
