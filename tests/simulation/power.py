@@ -123,16 +123,19 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=1, help="how many schedules at once")
     parser.add_argument("--seeds", type=int, default=SEEDS, help="of each bug at most")
     parser.add_argument("--bug", action="append", choices=sorted(BUGS), help="this one alone")
+    parser.add_argument("--missing", action="store_true", help="those that no seed is recorded of")
     parser.add_argument("--write", action="store_true", help="record it, and put it on the page")
     asked = parser.parse_args(given)
     began, before, found = time.monotonic(), recorded(), {}
-    for name, one in power(asked.bug or list(BUGS), asked.seeds, asked.jobs):
+    known = [name for name, one in before.items() if asked.missing and one.seed >= 0]
+    names = [name for name in asked.bug or BUGS if name not in known]
+    for name, one in power(names, asked.seeds, asked.jobs):
         found[name] = one
+        if asked.write:
+            write(before | found)
         where = f"seed {one.seed}: {one.kind}: {one.text}" if one.seed >= 0 else "not seen"
         print(f"{name}: {one.looked} schedules, {where}"[:300], flush=True)
     print(table(before | found))
-    if asked.write:
-        write(before | found)
     gone = [n for n, one in found.items() if one.seed < 0 and n not in UNSEEN]
     for name in gone:
         print(f"NOT SEEN in {found[name].looked} schedules: {name}")
