@@ -32,8 +32,8 @@ def shown_by(bug: Bug, violations: Iterable[Violation]) -> Violation | None:
     """The broken promise by which the bug counts as seen. None in a run in which something raised
     what nobody planned, unless that is how the bug must show: who patches carelessly sees that."""
     violations = list(violations)
-    unplanned = {kind for kind in Kind if kind.name == "UNPLANNED"} - bug.kinds
-    if any(one.kind in unplanned for one in violations):
+    unplanned = any(one.kind is Kind.UNPLANNED for one in violations)
+    if unplanned and Kind.UNPLANNED not in bug.kinds:
         return None
     return next((one for one in violations if one.kind in bug.kinds), None)
 

@@ -18,7 +18,7 @@ from tideline.kafka.observer import LogEnd
 
 THEME = Theme()
 bug = THEME.bug
-PRODUCERS = (Kind.TWICE, Kind.REORDERED, Kind.LOST, Kind.DIFFERENT)
+PRODUCERS = (Kind.FATAL, Kind.TWICE, Kind.REORDERED, Kind.LOST, Kind.DIFFERENT)
 """What the suffix does to producers that it takes for others than they are."""
 
 
@@ -77,7 +77,7 @@ bug("scan cut short (F1)", "the scan for producers ends after its first step, no
     as_in_table(suffix, "judge",
                 "retry-not-found-is-out-of-order"))  # fmt: skip
 bug("throttled fetch (F9)", "a fetch of the worker that a broker throttles ends the scan for "
-    "producers", (Kind.STUCK,),
+    "producers", (Kind.UNPLANNED,),
     as_in_table(LogReader, "fetch", "throttled-fetch"))  # fmt: skip
 bug("B0 after the hold", "B0 is set although the quiesce is past its deadline or void, and the "
     "log's end is not read again: what gateways have appended since is behind it", PAST_B0,

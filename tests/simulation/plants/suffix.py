@@ -66,11 +66,11 @@ def _counted_on(sequence: int) -> int:
 
 
 bug("wrapped sequence", "sequence 0 does not follow 2147483647, neither in a batch nor behind one: "
-    "its producer is told a fatal error", (Kind.TWICE, Kind.REORDERED),
+    "its producer is told a fatal error", (Kind.FATAL,),
     instead(producer_state, "sequence_after", _counted_on),
     instead(producer_tail, "SEQUENCES", 2**62))  # fmt: skip
 bug("four remembered", "of five batches in flight to the suffix the first is forgotten: when all "
-    "answers are lost its retry is told a fatal error", (Kind.TWICE, Kind.REORDERED),
+    "answers are lost its retry is told a fatal error", (Kind.FATAL,),
     edited(suffix, "remember", ("[-BATCHES_KEPT:]", "[-BATCHES_KEPT + 1:]")))  # fmt: skip
 bug("duplicate told the newest offset", "a retry of a batch is told the offset of its producer's "
     "newest one", (Kind.DIFFERENT, Kind.LOST),

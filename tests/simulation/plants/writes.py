@@ -21,7 +21,7 @@ from tideline.gateway.produce.wal import WalWriter
 
 THEME = Theme()
 bug = THEME.bug
-DISORDER = (Kind.TWICE, Kind.REORDERED, Kind.LOST)
+DISORDER = (Kind.FATAL, Kind.TWICE, Kind.REORDERED, Kind.LOST)
 
 
 def _forgetful(self: WalFiles, gateway_id: int, key: str, size: int, batches: int) -> Any:
@@ -84,26 +84,23 @@ def _nothing_first(self: CommitStream, *_: Any, **__: Any) -> tuple[EarlierCommi
     return ()
 
 
-def _no_seeds(seeds: Any, now_ms: int) -> dict[int, Any]:
-    return {}
-
-
-# What producers wrote below B0 keeps these two from a wrong place in many schedules.
 bug("given up untold", "a commit goes past an object that was given up before the bucket tells of "
     "that: who rebuilds takes the two for one line, and puts the second one behind the first",
-    (Kind.MISTOLD,), instead(CommitStream, "before", _nothing_first),
-    instead(bucket, "entries_from_seeds", _no_seeds))  # fmt: skip
+    (Kind.MISTOLD,), instead(CommitStream, "before", _nothing_first))  # fmt: skip
 
 
 def _all_unsent(self: CommitStream, left: Sequence[LeftOver]) -> tuple[EarlierCommit, ...]:
     return CLOSING(self, [replace(one, sent=False) for one in left])
 
 
+def _no_seeds(seeds: Any, now_ms: int) -> dict[int, Any]:
+    return {}
+
+
 CLOSING = CommitStream.closing
 bug("sent is not committed", "a stream that ends says of what it has sent that it was not "
     "committed, which Postgres may have done", (Kind.MISTOLD,),
-    instead(CommitStream, "closing", _all_unsent),
-    instead(bucket, "entries_from_seeds", _no_seeds))  # fmt: skip
+    instead(CommitStream, "closing", _all_unsent))  # fmt: skip
 bug("retry placed", "who rebuilds gives an offset to a batch that its producer wrote below B0, and "
     "sent once more", (Kind.MISTOLD,), instead(bucket, "entries_from_seeds", _no_seeds)
     )  # fmt: skip
