@@ -8,15 +8,16 @@ what is seen soon is told soon.
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import replace
+from functools import partial
 from json import dumps
 from pathlib import Path
 
 from tests.history.violations import Kind, Violation
+from tests.simulation.jobs import in_order
 from tests.simulation.planted import BUGS, FOUND_FILE, UNSEEN, Found, recorded
 from tests.simulation.plants.bug import Bug
 from tests.simulation.run import simulate
@@ -52,26 +53,26 @@ def look(name: str, seeds: Sequence[int]) -> Found:
     return Found(len(seeds))
 
 
+def _turn(names: Sequence[str], seeds: Sequence[range], place: int) -> Found:
+    return look(names[place], seeds[place])
+
+
 def power(names: Sequence[str], seeds: int, jobs: int) -> Iterator[tuple[str, Found]]:
     """What is found of each bug within so many ``seeds``, as soon as it is."""
-    context = multiprocessing.get_context("fork")
-    with ProcessPoolExecutor(jobs, context) as pool:
-        waiting = [(name, 0) for name in names]
-        running: dict[Future[Found], tuple[str, int]] = {}
-        while waiting or running:
-            while waiting and len(running) < jobs:
-                name, done = waiting.pop(0)
-                first = BUGS[name].first + done
-                some = range(first, first + min(max(1, done), AT_ONCE, seeds - done))
-                running[pool.submit(look, name, some)] = name, done
-            for ended in wait(running, return_when=FIRST_COMPLETED).done:
-                name, done = running.pop(ended)
-                found = ended.result()
-                done += found.looked
-                if found.seed < 0 and done < seeds:
-                    waiting.append((name, done))
-                else:
-                    yield name, Found(done, found.seed, found.kind, found.text)
+    left, done = list(names), 0
+    while left and done < seeds:
+        some = min(max(1, done), AT_ONCE, seeds - done)
+        turns = [range(BUGS[name].first + done, BUGS[name].first + done + some) for name in left]
+        looks = in_order(partial(_turn, left, turns), range(len(left)), jobs)
+        unseen = []
+        for name, one in zip(left, looks, strict=True):
+            if one.seed < 0:
+                unseen.append(name)
+            else:
+                yield name, replace(one, looked=done + one.looked)
+        left, done = unseen, done + some
+    for name in left:
+        yield name, Found(done)
 
 
 def table(found: Mapping[str, Found]) -> str:
