@@ -76,7 +76,7 @@ def power(names: Sequence[str], seeds: int, jobs: int) -> Iterator[tuple[str, Fo
 
 
 def table(found: Mapping[str, Found]) -> str:
-    """As the page has it: what was seen, and what was looked for in vain."""
+    """As the page has it: what was seen, looked for in vain, and not recorded yet."""
     lines = ["| bug | what is broken | schedules | shows as |", "| --- | --- | --- | --- |"]
     unseen = []
     for name, bug in BUGS.items():
@@ -89,6 +89,9 @@ def table(found: Mapping[str, Found]) -> str:
     if unseen:
         lines += ["", "Not seen:", "", "| bug | what is broken | schedules | why |"]
         lines += ["| --- | --- | --- | --- |", *unseen]
+    if left := [f"| {name} | {bug.says} |" for name, bug in BUGS.items() if name not in found]:
+        lines += ["", "No schedule is recorded yet of:", "", "| bug | what is broken |"]
+        lines += ["| --- | --- |", *left]
     return "\n".join(lines) + "\n"
 
 
