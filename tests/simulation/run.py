@@ -169,6 +169,8 @@ class World:
         self.bucket = BucketJudge(self.around.objects, self.around.plane)
         self.faults: list[tuple[float, float]] = []
         """When each that was begun began and ended."""
+        self.suspended: dict[Process, float] = {}
+        """Since when machines stand still."""
         self.begun = self._under_way = 0
         """Faults: those that were begun, and those that are due or not over."""
         self.found: list[Violation] = []
