@@ -56,6 +56,8 @@ PRODUCE_TIMEOUT_S = 4.0
 BACKOFF_S = 0.1
 DELIVERY_S = 60.0
 """``delivery.timeout.ms`` and ``message.timeout.ms``, shorter, as runs are."""
+HASTY_S = 3.0
+"""The same of those who rather lose than wait."""
 QUIET_S, QUIETER = 0.6, 8
 """For how long something that happened keeps producers busy, and how much longer they pause
 afterwards, one batch at a time."""
@@ -305,6 +307,8 @@ class Producer(Client):
         self._failures = 0
         self._patience_ms = self._chance.choice((REQUEST_MS, REQUEST_MS, 300))
         """For an answer; twice as long after each failure."""
+        hasty = random.Random(f"hasty {name} {loop.network.seed}").random() < 1 / 3
+        self._delivery_s = HASTY_S if hasty else DELIVERY_S
         self._bumps = style is Style.LIBRDKAFKA and self._chance.random() < 0.5
         self.stopping = False
         plain = self._chance.choice((1, 5))
@@ -393,7 +397,7 @@ class Producer(Client):
 
     def _give_up_late(self) -> None:
         """What is older than the delivery timeout; and a new epoch once everything is settled."""
-        late = [s for s in self._waiting if self.loop.time() - s.invoked > DELIVERY_S]
+        late = [s for s in self._waiting if self.loop.time() - s.invoked > self._delivery_s]
         for sent in late:
             self._history.note(f"{self._label} gives batch {sent.number} up")
             self._done(sent, Outcome.UNKNOWN, None)
@@ -457,7 +461,9 @@ class Producer(Client):
         before it is missing: behind that, or in the next epoch."""
         if self._waiting[0] is sent and not self._gap:
             return False
-        if self._unresolved or (self._bumps and not sent.earlier):
+        if self._gap and sent.earlier:  # what was lost on the way may yet be done
+            self._done(sent, Outcome.UNKNOWN, None)
+        elif (self._unresolved or self._bumps) and not sent.earlier:
             sent.attempts, self._unresolved = 0, True
         return True
 

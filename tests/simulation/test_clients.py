@@ -42,6 +42,7 @@ class Scripted(Producer):
             by_id=False, partition=lambda topic, number: Partition(str(topic), number),
         )  # fmt: skip
         self.limit, self._patience_ms, self._bumps, self._sequence = 5, 5_000, False, 0
+        self._delivery_s = DELIVERY_S
 
     async def find(self) -> None:
         self.connection = cast(Any, SimpleNamespace(is_closed=False, close=lambda: None))

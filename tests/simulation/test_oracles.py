@@ -131,7 +131,7 @@ def two_outcomes_of_one_object_are_told_the_other_way_round() -> tuple[Change, .
 @pytest.mark.parametrize(
     ("plant", "seed", "faults", "kind"),
     [
-        (the_newest_batch_of_each_producer, 4, RESETS, Kind.FATAL),
+        (the_newest_batch_of_each_producer, 8, RESETS, Kind.FATAL),
         (parked_batches_without_idempotence_leave_backwards, 5, [], Kind.REORDERED),
         (reads_from_the_midst_of_a_batch_begin_with_the_next, 2, [], Kind.LOST),
         (every_fifth_end_is_one_too_low, 1, [], Kind.BACK),
