@@ -41,7 +41,7 @@ PLACES = (
     "refused for time", "gateway fenced", "dropped with an incarnation", "WAL object failed",
     "closing repeated", "seed by the broker's word", "a step of the scan is full",
     "suffix DUPLICATE", "suffix OUT_OF_ORDER_SEQUENCE", FROM_SNAPSHOT, OLDER, LOST,
-    "gateway ended by itself", AT_B0, AT_B0_MET, SENT_AGAIN,
+    AT_B0, AT_B0_MET, SENT_AGAIN,
 )  # fmt: skip
 """What schedules have to come to (tests/nightly/simulation)."""
 UNREACHED = "never reached: "

@@ -648,6 +648,8 @@ def _another_disk(chance: random.Random) -> list[Fault]:
     """A gateway starts over a disk of an earlier moment, or none, while Postgres is there, away, or
     refuses it."""
     who = chance.choice((LEADERS, LEADERS, "gateway3"))
+    if chance.random() < 0.3:
+        return _by_its_snapshot(chance, who)
     copied, at = chance.choice(
         (("clients", 0.1), ("track", 0.05), ("track ended", 0.01), ("quiesce", 0.002))
     )
@@ -665,6 +667,16 @@ def _another_disk(chance: random.Random) -> list[Fault]:
             ends = round(at + found[-1].lasts, 4)
             found.append(Fault("Postgres refuses", after, ends, near(chance, 0.5), who))
     return found
+
+
+def _by_its_snapshot(chance: random.Random, who: str) -> list[Fault]:
+    """It starts over its own disk, while Postgres is away from it for longer than a start waits."""
+    after = chance.choice(("quiesce", CLOSED, "roll ended", "B0", "crossed"))
+    at = near(chance, chance.choice((0.0, 0.01, 0.1)))
+    return [
+        Fault("kill", after, at, near(chance, 0.2), who),
+        Fault("Postgres fails", after, at, beyond_a_lease(chance), who),
+    ]
 
 
 def _uploads_fail(chance: random.Random) -> list[Fault]:

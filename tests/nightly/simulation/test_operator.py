@@ -17,7 +17,7 @@ from tideline.gateway.tracking.lease import Lease
 
 SEED = 1011
 LEFT = Fault("double for ever", "clients", 0.277, 0.0, LEADERS)
-LOST = Fault("kill and lose the disk of", "track", 1.147, 0.071, LEADERS)
+LOST = Fault("kill and lose the disk of", "track", 1.147, 0.5, LEADERS)
 CUT = Fault("cut", "track", 1.147, 5.0, LEADERS, "postgres")
 STOPS = "an operator stops twin2"
 UNSAID: Any = property(lambda lease: None, lambda lease, reading: None)
