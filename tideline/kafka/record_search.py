@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tideline.errors import TidelineError
-from tideline.kafka.batches import Buffer, InvalidBatch, parse_at
+from tideline.kafka.batches import BatchHeader, Buffer, InvalidBatch, parse_at
 from tideline.kafka.records import NO_BOUND, NO_TIMESTAMP, InvalidRecords, summarize, unpacked
 
 
@@ -46,9 +46,9 @@ def find_record(
         first = max(0, not_before - base_offset)
         if first >= header.record_count:
             return None
-        if timestamp is not None and timestamp <= NO_TIMESTAMP:
-            return FoundRecord(base_offset + first, NO_TIMESTAMP)
         body = unpacked(batch, header, most_unpacked)
+        if timestamp is not None and timestamp <= NO_TIMESTAMP:
+            return FoundRecord(base_offset + first, _timestamp_of(body, header, first))
         if timestamp is None:
             whole = summarize(body, header, earliest=-NO_BOUND, latest=NO_BOUND, first=first)
             timestamp = whole.max_timestamp
@@ -65,6 +65,13 @@ def find_record(
         return None
     number, found = later.out_of_range[0]
     return FoundRecord(base_offset + number, found)
+
+
+def _timestamp_of(body: Buffer, header: BatchHeader, number: int) -> int:
+    """ms, of one record of the batch."""
+    timed = summarize(body, header, earliest=-NO_BOUND, latest=NO_TIMESTAMP, first=number)
+    place, timestamp = next(iter(timed.out_of_range), (number, NO_TIMESTAMP))
+    return timestamp if place == number else NO_TIMESTAMP
 
 
 def largest(*records: FoundRecord | None) -> FoundRecord | None:

@@ -72,6 +72,13 @@ async def test_a_consumer_reads_the_same_bytes_wherever_they_lie(
         assert not any(h.last_offset in ends for h in headers[:-1]), "no answer crosses an end"
 
 
+@pytest.mark.parametrize("codec", sorted(CODECS))
+async def test_a_search_that_every_record_meets_tells_the_time_of_the_first(codec: str) -> None:
+    log = MergedLog([Spec((0, 7), 10, codec)], (), interval=0)
+    _, found = await log.reader.first_at_or_after(LOG, -1, ANYBODY)
+    assert as_record(found) == Record(BOUNDARY, 0)
+
+
 @settings(deadline=None, max_examples=40)
 @given(
     specs=spec_lists(),
