@@ -40,8 +40,9 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--events", action="store_true", help="print what happened in each run")
     asked = parser.parse_args(given)
     bug = BUGS.get(asked.bug)
-    again = asked.recreation or (bug is not None and bug.recreation)
-    family = RECREATION if again else MIGRATION
+    family = MIGRATION if bug is None else bug.family
+    if asked.recreation:
+        family = RECREATION
     plant = bug.planted if bug is not None else None
 
     def run(seed: int) -> Result:

@@ -34,8 +34,10 @@ class BucketJudge:
         self._objects, self._plane = objects, plane
         self._footers: dict[str, Footer] = {}
 
-    def _fold(self) -> tuple[Rebuilt, dict[TopicIdPartition, Suffix]]:
-        """What the bucket tells now, and the suffixes that Postgres knows."""
+    def _fold(
+        self,
+    ) -> tuple[Rebuilt, dict[TopicIdPartition, Suffix], dict[TopicIdPartition, set[Place]]]:
+        """What the bucket tells now, and the suffixes that Postgres knows, and their batches."""
         streams = Streams()
         for key, body in self._objects.items():
             if key not in self._footers:
@@ -46,19 +48,22 @@ class BucketJudge:
             for partition in self._plane.topics.partitions()
             if partition.suffix is not None and not partition.deleted
         }
-        known = _places(suffixes)
+        known = {
+            log: {(b.base_offset, b.object_key) for b in suffix.batches}
+            for log, suffix in suffixes.items()
+        }
         starts = {log: min(places)[0] for log, places in known.items() if places}
         producers = {
             partition.log: KnownProducers(entries_from_seeds(partition.seeds or (), -1), True)
             for partition in self._plane.topics.partitions()
             if partition.suffix and starts.get(partition.log) == partition.suffix.boundary
         }
-        return rebuild(streams, starts, producers), suffixes
+        return rebuild(streams, starts, producers), suffixes, known
 
     def told(self, operations: Iterable[Operation]) -> list[Violation]:
         """What is wrong for clients: every record that was acknowledged in a suffix lies at its
         offset in the object that the footers name there, or in one that is open."""
-        found, suffixes = self._fold()
+        found, suffixes, _ = self._fold()
         logs = {Partition(str(log.topic_id), log.partition): log for log in suffixes}
         violations = []
         for operation in operations:
@@ -88,8 +93,7 @@ class BucketJudge:
 
     def judge(self) -> list[Violation]:
         """As if Postgres and all gateways were lost in this moment."""
-        found, suffixes = self._fold()
-        known = _places(suffixes)
+        found, suffixes, known = self._fold()
         said = [f"contradiction: {text}" for text in found.contradictions]
         read = {key for places in known.values() for _, key in places}
         said += [f"{key} is read, and is called never committed" for key in found.never_committed
@@ -100,13 +104,6 @@ class BucketJudge:
                 partition = Partition(str(log.topic_id), log.partition)
                 violations.append(Violation(Kind.MISTOLD, partition, text))
         return violations
-
-
-def _places(suffixes: Mapping[TopicIdPartition, Suffix]) -> dict[TopicIdPartition, set[Place]]:
-    return {
-        log: {(b.base_offset, b.object_key) for b in suffix.batches}
-        for log, suffix in suffixes.items()
-    }
 
 
 def _unlike(found: Rebuilt, log: TopicIdPartition, places: set[Place], end: int) -> list[str]:

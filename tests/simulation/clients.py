@@ -45,7 +45,8 @@ from tests.history.operations import (
 )
 from tests.simulation import records
 from tests.simulation.identities import Lives
-from tests.simulation.loop import VirtualLoop
+from tests.simulation.kafka import SEQUENCES
+from tests.simulation.loop import WALL_START_S, VirtualLoop
 from tideline.gateway.context import ApiKey
 from tideline.gateway.messages import messages
 from tideline.kafka.client import KafkaConnection
@@ -66,7 +67,6 @@ RESETS = 0.04
 """Of the batches that are sent while something happens, those behind which the connection ends."""
 STICKY = 2
 """How often a client comes back to the leader that it knows, without asking who leads."""
-SEQUENCES = 2**31
 AWAY = (KafkaUnavailable, KafkaError, UnsupportedVersion, OSError)
 FATAL = (
     ErrorCode.invalid_producer_epoch,
@@ -82,7 +82,7 @@ FINAL = (ErrorCode.message_too_large, ErrorCode.corrupt_message, ErrorCode.inval
 
 def timestamp_ms(at: float) -> int:
     """What a client's clock says at ``at`` seconds of the loop."""
-    return 1_700_000_000_000 + int(at * 1000)
+    return int(WALL_START_S) * 1000 + int(at * 1000)
 
 
 class Style(Enum):

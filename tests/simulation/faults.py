@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 
 MILESTONES = ("clients", "track", "quiesce", "roll", "seed", "crossed")
+RESTART = "restart"
+"""What a fault's time counts from: the clients' start, the steps of the migration, and that an
+aborted one was let go, where a schedule has an abort."""
 CLOSING, CLOSED = "worker close_generation", "worker close_generation done"
 END_READ = "seed > end read"
 NARROW = (
@@ -28,16 +31,12 @@ NARROW = (
 and has been read once more for B0, B0 is set and nobody knows, produces are parked, a question is
 asked and answered after the closing, a gateway is fenced, objects are put and committed, a gateway
 starts."""
-RESTART = "restart"
-"""What a fault's time counts from: the clients' start, the steps of the migration, and that an
-aborted one was let go, where a schedule has an abort."""
 ABORT = "abort and start again"
 COPY, PUT_BACK = "copy the disk of", "put the older disk back of"
 PROMOTE = "promote a standby of Postgres"
 RESET = "reset clients' connections to"
-
-
 UNTIL_S = 6.5
+"""How long a fault lasts at most whose end is a milestone."""
 
 
 @dataclass(frozen=True)
@@ -190,22 +189,20 @@ def _reset(world: World, fault: Fault) -> None:
             world.network.reset(name, gateway)
 
 
-def _clients(world: World, fault: Fault) -> list[str]:
-    return world.clients if fault.who == CLIENTS else [fault.who]
+def _links(world: World, fault: Fault) -> list[Fault]:
+    """The cut of each link between the clients and the gateways."""
+    names = world.clients if fault.who == CLIENTS else [fault.who]
+    return [replace(fault, who=name, other=gateway) for name in names for gateway in ALL]
 
 
 def _cut_off(world: World, fault: Fault) -> None:
-    for name in _clients(world, fault):
-        for gateway in ALL:
-            world.network.cut(name, gateway)
-            world.network.cut(gateway, name)
+    for link in _links(world, fault):
+        _cut(world, link)
 
 
 def _let_back(world: World, fault: Fault) -> None:
-    for name in _clients(world, fault):
-        for gateway in ALL:
-            world.network.heal(name, gateway)
-            world.network.heal(gateway, name)
+    for link in _links(world, fault):
+        _heal(world, link)
 
 
 def _copy(world: World, fault: Fault) -> None:

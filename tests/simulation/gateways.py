@@ -12,7 +12,7 @@ from typing import Any, cast
 from uuid import UUID
 
 from tests.simulation.broker_wire import PORT, host_of
-from tests.simulation.clients import History
+from tests.simulation.clients import History, timestamp_ms
 from tests.simulation.coverage import Coverage
 from tests.simulation.loop import Process
 from tests.simulation.milestones import Milestones
@@ -84,9 +84,7 @@ class Surroundings:
             "postgres": Server(self.postgres, self.milestones),
             "s3": Server(self.s3, self.milestones),
         }
-        self.plane = Plane(
-            lambda: 1_700_000_000_000 + int((loop.time() + self.postgres.wall_ahead) * 1000)
-        )
+        self.plane = Plane(lambda: timestamp_ms(loop.time() + self.postgres.wall_ahead))
         self.objects: dict[str, bytes] = {}
         self.plane.milestones = self.milestones
         self.stands_in = False
@@ -170,7 +168,6 @@ class Gateway:
                 await self._serve()
             except (BackgroundTaskEnded, OSError) as error:
                 self._world.history.note(f"{self.name} ended by itself: {error}")
-                self._world.coverage.note("gateway ended by itself")
                 await asyncio.sleep(START_AGAIN_S)
 
     def _stand_in(self) -> str:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import inf
-from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 from prometheus_client import CollectorRegistry
@@ -182,15 +182,8 @@ class Reconciling:
 
 
 class Recreation(World):
-    def __init__(
-        self,
-        loop: NetworkedLoop,
-        seed: int,
-        home: Path,
-        without: frozenset[str] = frozenset(),
-        ends_at: float | None = None,
-    ) -> None:
-        super().__init__(loop, seed, home, without, ends_at)
+    def __init__(self, loop: NetworkedLoop, seed: int, *given: Any) -> None:
+        super().__init__(loop, seed, *given)
         self.plan = plan_of(seed)
         self.admin: Admin | None = None
         self.kafka.has_admins = True

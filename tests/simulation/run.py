@@ -254,11 +254,6 @@ class World:
         self.clients.append(name)
         Process(self.loop, name).spawn(producer.run(), name)
 
-    def stir(self) -> None:
-        """Something happens that clients are to be busy around: a milestone, or a fault. What is
-        noted does so by itself."""
-        self.history.stir()
-
     def reader(self, kind: type[R], name: str, number: int, **given: Any) -> R:
         """Not yet begun."""
         return kind(

@@ -69,11 +69,6 @@ class Bug:
     is_gross: bool = False
     """A whole rule is gone: five schedules are enough to see it."""
 
-    @property
-    def recreation(self) -> bool:
-        """Whether it is looked for where the topic is deleted and created again."""
-        return self.family is RECREATION
-
     @contextmanager
     def planted(self) -> Iterator[None]:
         made = [(change, change.made()) for change in self.changes]
