@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from time import monotonic
 from typing import Any, TypeVar, cast
 from urllib.parse import quote
 from uuid import UUID
@@ -19,6 +21,7 @@ from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import (
     Client,
+    WorkflowExecutionDescription,
     WorkflowExecutionStatus,
     WorkflowFailureError,
     WorkflowHandle,
@@ -32,6 +35,7 @@ from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.runtime import Runtime
 from temporalio.service import RPCError, RPCStatusCode
 
+from tideline.domain import failures
 from tideline.domain.messages import (
     SEARCH_ATTRIBUTES,
     TOPIC_WORKFLOW,
@@ -65,6 +69,12 @@ _TYPES = {
 R = TypeVar("R")
 _LOOK_FOR = timedelta(seconds=5)
 _ANSWER_SOON = timedelta(seconds=2)
+_UPDATED_WITHIN = timedelta(seconds=90)
+"""An abort that Postgres does not answer is tried for about ten seconds per round."""
+_MOMENT, _ASK_AGAIN_S = timedelta(seconds=60), 0.2
+"""How long an update is asked again that the workflow cannot take yet, and how often."""
+_STARTS = 10
+"""How often a workflow is looked for and started, when each ends before it can be joined."""
 _POLLS_WITHIN = timedelta(seconds=90)
 """A long poll lasts a minute."""
 
@@ -98,6 +108,10 @@ class TemporalUnavailable(UnreachableError):
 
 class NoSuchMigration(RefusedError):
     """No workflow runs for the topic."""
+
+
+class NotYet(RefusedError):
+    """The workflow that runs cannot take the update in this moment. Trying again helps."""
 
 
 class AnotherWorkflowRuns(RefusedError):
@@ -188,40 +202,92 @@ async def start_or_join(
 
     Raises :class:`AnotherWorkflowRuns` while tiered storage of the topic is being switched.
     """
-    with temporal_errors():
-        handle: WorkflowHandle[Any, TopicOutcome] = await client.start_workflow(
-            TOPIC_WORKFLOW,
-            to_json(given),
-            id=ref.workflow_id,
-            task_queue=task_queue,
-            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
-            result_type=TopicOutcome,
-            static_summary=f"topic {ref.topic}",
-            static_details=f"Moves topic {ref.topic} from tiered to diskless storage, in place.",
-        )
-    await _must_be(TOPIC_WORKFLOW, handle, ref.topic)
-    return handle
+    for _ in range(_STARTS):
+        with temporal_errors():
+            handle: WorkflowHandle[Any, TopicOutcome] = await client.start_workflow(
+                TOPIC_WORKFLOW,
+                to_json(given),
+                id=ref.workflow_id,
+                task_queue=task_queue,
+                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+                id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+                result_type=TopicOutcome,
+                static_summary=f"topic {ref.topic}",
+                static_details=f"Moves {ref.topic} from tiered to diskless storage, in place.",
+            )
+        newest = await _newest(handle)
+        if newest is None:
+            # It was just started or joined, and is lost: the next attempt begins anew.
+            raise TemporalUnavailable(f"Temporal knows no workflow {ref.workflow_id} any more")
+        if newest.workflow_type == TOPIC_WORKFLOW:
+            return handle
+        _refuse_another(newest, ref.topic)
+    raise _ended_each_time(ref.topic)
 
 
 async def start_or_redirect(
     client: Client, task_queue: str, ref: TopicRef, given: TieredStorageInput
 ) -> WorkflowHandle[Any, TieredStorageOutcome]:
-    """The workflow that switches the topic's tiered storage: started now, or given this target.
+    """The workflow that switches the topic's tiered storage: given this target while it runs,
+    started otherwise, also when it ends before it hears of the target.
 
     Raises :class:`AnotherWorkflowRuns` while the topic migrates, and :class:`RefusedError` when
     the workflow that runs refuses the target.
     """
-    try:
-        return await _start_change(client, task_queue, ref, given)
-    except WorkflowAlreadyStartedError:
-        handle: WorkflowHandle[Any, TieredStorageOutcome] = client.get_workflow_handle(
-            ref.workflow_id, result_type=TieredStorageOutcome
-        )
-    await _must_be(TIERED_STORAGE_WORKFLOW, handle, ref.topic)
-    with temporal_errors("the workflow that ran has just ended: try again"):
-        await handle.execute_update(TieredStorageUpdate.TARGET.value, given)
-    return handle
+    handle: WorkflowHandle[Any, TieredStorageOutcome] = client.get_workflow_handle(
+        ref.workflow_id, result_type=TieredStorageOutcome
+    )
+    for _ in range(_STARTS):
+        newest = await _newest(handle)
+        if newest is not None and newest.workflow_type == TIERED_STORAGE_WORKFLOW and _runs(newest):
+            try:
+                await update(handle, TieredStorageUpdate.TARGET, given, TieredStorageStatus)
+            except NoSuchMigration:
+                continue
+            return handle
+        if newest is not None and newest.workflow_type != TIERED_STORAGE_WORKFLOW:
+            _refuse_another(newest, ref.topic)
+        left = await unfinished_change(client, ref)
+        if left is not None:
+            given = replace(given, before_hold=left.before_hold)
+        try:
+            return await _start_change(client, task_queue, ref, given)
+        except WorkflowAlreadyStartedError:
+            continue
+    raise _ended_each_time(ref.topic)
+
+
+async def update(
+    handle: WorkflowHandle[Any, Any],
+    name: str,
+    given: object,
+    answer: type[R],
+    *,
+    nothing: str = "no such workflow runs",
+) -> R:
+    """One update of a workflow, asked again for as long as :data:`_MOMENT` while the workflow says
+    that it cannot take it yet.
+
+    Raises :class:`NoSuchMigration` with ``nothing`` when none runs, or when it ended before it had
+    taken the update; :class:`RefusedError` when it refuses.
+    """
+    patience = monotonic() + _MOMENT.total_seconds()
+    while True:
+        try:
+            with temporal_errors(nothing):
+                return cast(
+                    R,
+                    await handle.execute_update(
+                        name,
+                        args=[] if given is None else [given],
+                        result_type=answer,
+                        rpc_timeout=_UPDATED_WITHIN,
+                    ),
+                )
+        except NotYet:
+            if monotonic() > patience:
+                raise
+            await asyncio.sleep(_ASK_AGAIN_S)
 
 
 async def _start_change(
@@ -280,13 +346,8 @@ async def resume_change(
 
 async def refuse_running(client: Client, ref: TopicRef) -> None:
     """Raises :class:`AnotherWorkflowRuns` while a workflow of the topic runs."""
-    handle: WorkflowHandle[Any, Any] = client.get_workflow_handle(ref.workflow_id)
-    try:
-        with temporal_errors():
-            newest = await handle.describe(rpc_timeout=_LOOK_FOR)
-    except NoSuchMigration:
-        return
-    if newest.status is WorkflowExecutionStatus.RUNNING:
+    newest = await _newest(client.get_workflow_handle(ref.workflow_id))
+    if newest is not None and _runs(newest):
         raise _running(ref.topic)
 
 
@@ -303,23 +364,35 @@ async def result_of(handle: WorkflowHandle[Any, R]) -> R:
         return await handle.result()
 
 
-async def _must_be(wanted: str, handle: WorkflowHandle[Any, Any], topic: str) -> None:
-    """Migrations and switches of tiered storage share the topic's workflow id."""
+async def _newest(handle: WorkflowHandle[Any, Any]) -> WorkflowExecutionDescription | None:
+    """The newest run under the workflow's id; ``None``: Temporal knows none."""
     try:
-        found = (await handle.describe()).workflow_type
-    except RPCError as error:
-        if error.status is RPCStatusCode.NOT_FOUND:
-            # It was just started or joined, and is lost: the next attempt begins anew.
-            raise TemporalUnavailable(f"Temporal: {error.message}") from error
-        raise _as_ours(error) from error
-    if found == wanted:
+        with temporal_errors():
+            return await handle.describe(rpc_timeout=_LOOK_FOR)
+    except NoSuchMigration:
+        return None
+
+
+def _runs(described: WorkflowExecutionDescription) -> bool:
+    return described.status is WorkflowExecutionStatus.RUNNING
+
+
+def _refuse_another(newest: WorkflowExecutionDescription, topic: str) -> None:
+    """Migrations and switches of tiered storage share the topic's workflow id."""
+    if not _runs(newest):
         return
     doing = (
         f"tiered storage of {topic!r} is being switched: `tideline tiered-storage show {topic}`"
-        if found == TIERED_STORAGE_WORKFLOW
+        if newest.workflow_type == TIERED_STORAGE_WORKFLOW
         else f"{topic!r} migrates: `tideline status {topic}`; `tideline abort` ends it before B0"
     )
     raise AnotherWorkflowRuns(f"{doing}. Only one of them runs at a time; nothing was changed")
+
+
+def _ended_each_time(topic: str) -> TemporalUnavailable:
+    return TemporalUnavailable(
+        f"workflows of {topic!r} ended {_STARTS} times before they could be joined"
+    )
 
 
 async def tiered_storage_status(
@@ -423,6 +496,11 @@ def temporal_errors(not_found: str = "no such workflow runs") -> Iterator[None]:
         cause = error.cause
         message = cause.message if isinstance(cause, ApplicationError) else str(cause)
         if isinstance(error, WorkflowUpdateFailedError):
+            match getattr(cause, "type", None):
+                case failures.WAITING:
+                    raise NotYet(message) from error
+                case "AcceptedUpdateCompletedWorkflow":  # Temporal's own
+                    raise NoSuchMigration(not_found) from error
             raise RefusedError(message) from error
         raise MigrationFailed(f"the migration has ended: {message}") from error
     except WorkflowUpdateRPCTimeoutOrCancelledError as error:

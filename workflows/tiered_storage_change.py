@@ -120,10 +120,16 @@ class TieredStorageChange:
                 self._progress = await self._begin()
             outcome = await self._reach(self._progress)
         except CallFailed as failure:
+            await self._end()
             message = failure.message + self._what_stays()
             raise ApplicationError(message, type=failure.kind, non_retryable=True) from failure
-        await workflow.wait_condition(workflow.all_handlers_finished)
+        await self._end()
         return outcome
+
+    async def _end(self) -> None:
+        """Whoever gives another target from now on is told to ask the workflow that comes next."""
+        self._enter(ENDED)
+        await workflow.wait_condition(workflow.all_handlers_finished)
 
     async def _begin(self) -> TieredStorageProgress:
         given = self._given
@@ -156,7 +162,6 @@ class TieredStorageChange:
                 break
             self._redirected = False
             progress.steps.clear()
-        self._enter(ENDED)
         return TieredStorageOutcome(
             progress.ref.topic,
             progress.ref.topic_id,
@@ -327,12 +332,14 @@ class TieredStorageChange:
             )
 
     def _current(self) -> TieredStorageProgress:
-        """Raises when no other target can be given."""
-        if self._progress is None or self._step == ENDED:
-            where = "has ended" if self._progress is not None else "is being looked up"
-            raise ApplicationError(
-                self._refusal or f"the topic {where}: try again in a moment", type=failures.REFUSED
-            )
+        """Raises when no other target can be given: ``Waiting`` while that is a matter of moments
+        (the topic is being looked up, or this run ends)."""
+        if self._refusal:
+            raise ApplicationError(self._refusal, type=failures.REFUSED)
+        if self._progress is None:
+            raise ApplicationError("the topic is being looked up", type=failures.WAITING)
+        if self._step == ENDED:
+            raise ApplicationError("the workflow is ending", type=failures.WAITING)
         return self._progress
 
     def _what_stays(self) -> str:

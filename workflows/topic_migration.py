@@ -291,16 +291,15 @@ class TopicMigration:
         return PauseOutcome(paused, explanation)
 
     def _running(self) -> TopicRun:
-        """Raises when there is nothing to steer."""
+        """Raises when there is nothing to steer; ``Waiting`` while the topic is resolved."""
         if self._follows:
             raise ApplicationError(
                 f"this workflow follows {self._follows}: steer that one", type=failures.REFUSED
             )
+        if self._refusal:
+            raise ApplicationError(self._refusal, type=failures.REFUSED)
         if self._run is None:
-            raise ApplicationError(
-                self._refusal or "the topic is being resolved: try again in a moment",
-                type=failures.REFUSED,
-            )
+            raise ApplicationError("the topic is being resolved", type=failures.WAITING)
         if self._run.state.stage in (Stage.ENDED, Stage.ABORTING):
             raise ApplicationError(
                 f"the migration of {self._run.state.ref.topic!r} is {self._run.state.stage}: "

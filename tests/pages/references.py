@@ -81,6 +81,6 @@ def where_defined(symbol: str) -> list[str]:
 
 
 def has_test(file: str, name: str) -> bool:
-    """``file``: from the root of the tree."""
-    path = Path(file)
-    return path.is_file() and re.search(rf"def {name}\(", path.read_text()) is not None
+    """``file``: from the root of the tree; ``name`` may be ``Class::test``."""
+    path, test = Path(file), name.rpartition("::")[2]
+    return path.is_file() and re.search(rf"def {test}\(", path.read_text()) is not None

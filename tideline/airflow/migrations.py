@@ -89,12 +89,9 @@ async def start_or_join(given: TopicMigrationInput) -> WorkflowRun:
 async def ask_for_abort(workflow_id: str) -> AbortDecision:
     """Undo the migration if no partition has its B0 yet."""
 
-    async def abort(client: Client) -> AbortDecision:
+    def abort(client: Client) -> Awaitable[AbortDecision]:
         handle = client.get_workflow_handle(workflow_id)
-        decision: AbortDecision = await handle.execute_update(
-            Update.ABORT, result_type=AbortDecision
-        )
-        return decision
+        return temporal.update(handle, Update.ABORT, None, AbortDecision)
 
     return await called(load(TemporalSettings), abort)
 

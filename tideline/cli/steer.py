@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from datetime import timedelta
 from typing import Annotated, Any, TypeVar
 
 import typer
@@ -16,8 +15,6 @@ from tideline.migration.overview import find_topic
 from tideline.settings import WorkerSettings, load
 
 R = TypeVar("R")
-ANSWER_WITHIN = timedelta(seconds=90)
-"""An abort that Postgres does not answer is tried for about ten seconds per round."""
 
 TopicArgument = Annotated[str, typer.Argument(help="Name of the topic.")]
 
@@ -69,8 +66,4 @@ async def update(topic: str, name: Update, answer: type[R], given: object = None
         f"no migration of {topic!r} runs: there is nothing to {name}"
         f"{', and B0 is set: it stays' if boundaries else ''}. `tideline status {topic}` tells more"
     )
-    with temporal.temporal_errors(not_found=nothing):
-        outcome: R = await handle.execute_update(
-            name.value, result_type=answer, rpc_timeout=ANSWER_WITHIN
-        )
-    return outcome
+    return await temporal.update(handle, name, given, answer, nothing=nothing)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
 from uuid import uuid4
 
 import pytest
 from temporalio.client import (
     Client,
+    Interceptor,
+    OutboundInterceptor,
     WorkflowFailureError,
+    WorkflowHandle,
     WorkflowUpdateFailedError,
     WorkflowUpdateStage,
 )
@@ -19,11 +24,12 @@ from tests.contract.workflows.tiering_world import TieringWorld
 from tests.contract.workflows.world import WITHIN_S, ended, fails, soon
 from tests.support.waiting import within
 from tideline.domain import failures
-from tideline.domain.messages import TopicMigrationInput
+from tideline.domain.messages import TOPIC_WORKFLOW, TopicMigrationInput
 from tideline.domain.tiered_storage import HELD, LocalRetention
 from tideline.domain.tiered_storage_change import (
     Remaining,
     TieredStorageInput,
+    TieredStorageOutcome,
     TieredStorageStatus,
 )
 from tideline.temporal import (
@@ -270,6 +276,116 @@ async def test_a_release_that_kafka_refuses_waits(world: TieringWorld, client: C
         await world.run(client, "enabled")
     assert world.done.count("set") == 4
     assert world.sets[-1]["local.retention.ms"] == "3600000"
+
+
+class Meanwhile(Interceptor):
+    """Lets something end first, once, before a call of the client's goes out."""
+
+    def __init__(self, call: str, end: Callable[[], Awaitable[object]]) -> None:
+        self._call, self._end = call, end
+
+    def intercept_client(self, next: OutboundInterceptor) -> OutboundInterceptor:
+        outbound = OutboundInterceptor(next)
+        original = getattr(outbound, self._call)
+
+        async def after_the_end(given: Any) -> Any:
+            setattr(outbound, self._call, original)
+            await self._end()
+            return await original(given)
+
+        setattr(outbound, self._call, after_the_end)
+        return outbound
+
+
+def hurried(client: Client, call: str, end: Callable[[], Awaitable[object]]) -> Client:
+    """A client whose first ``call`` comes just behind ``end``."""
+    return Client(client.service_client, interceptors=[Meanwhile(call, end)])
+
+
+class TestAWorkflowThatEndsBeforeItIsJoined:
+    """Once a person was told: it has just ended, try again."""
+
+    @pytest.fixture
+    def client(self, server: WorkflowEnvironment) -> Client:
+        return server.client
+
+    async def in_the_proof(
+        self, world: TieringWorld, client: Client
+    ) -> tuple[WorkflowHandle[Any, TieredStorageOutcome], Callable[[], Awaitable[object]]]:
+        """A switch that proves, and what lets it come to its end."""
+        world.configs, world.not_proven = dict(OFF), 1_000_000
+        handle = await world.start(client, "enabled")
+        await within("a look for the proof", world.proving.wait(), WITHIN_S)
+
+        async def end() -> object:
+            world.not_proven = 0
+            return await ended(handle)
+
+        return handle, end
+
+    async def test_the_other_target_is_reached_by_a_new_one(
+        self, world: TieringWorld, client: Client
+    ) -> None:
+        given = TieredStorageInput(world.topic, "disabled")
+        async with world.worker(client):
+            first, end = await self.in_the_proof(world, client)
+            late = hurried(client, "start_workflow_update", end)
+            second = await start_or_redirect(late, world.queue, world.ref, given)
+            assert (await ended(second)).state == "disabled"
+            assert (await ended(first)).state == "enabled"
+
+    @pytest.mark.parametrize("how", ["well", "failed", "terminated"])
+    async def test_a_target_that_is_reviewed_while_it_ends_is_reached_by_a_new_one_too(
+        self, world: TieringWorld, client: Client, how: str
+    ) -> None:
+        """What the first has left held is given back by the second."""
+        given = TieredStorageInput(world.topic, "disabled")
+        async with world.worker(client):
+            first, _ = await self.in_the_proof(world, client)
+            world.reviewing = asyncio.Event()
+            asking = asyncio.create_task(start_or_redirect(client, world.queue, world.ref, given))
+            await soon("a review of the target", lambda: _is(world.done.count("review") == 2))
+            assert HELD.items() <= world.configs.items()
+            if how == "failed":
+                world.script["prove"] = fails(failures.REFUSED, "turned off by hand")
+            world.not_proven = 0
+
+            async def ends() -> bool:
+                status = await first.query("status", result_type=TieredStorageStatus)
+                return status.step == "ended"
+
+            if how == "terminated":
+                await first.terminate()
+            else:
+                await soon("nothing left but that review", ends)
+            world.reviewing.set()
+            second = await within("a workflow with the target", asking, WITHIN_S)
+            assert (await ended(second)).state == "disabled"
+        assert world.configs["local.retention.ms"] == "3600000"
+
+    async def test_a_migration_begins_when_a_switch_has_just_ended(
+        self, world: TieringWorld, client: Client
+    ) -> None:
+        async with world.worker(client):
+            _, end = await self.in_the_proof(world, client)
+            late = hurried(client, "describe_workflow", end)
+            given = TopicMigrationInput(world.topic)
+            migration = await start_or_join(late, world.queue, world.ref, given)
+            description = await migration.describe()
+            assert description.workflow_type == TOPIC_WORKFLOW
+            await migration.terminate()
+
+    async def test_a_target_for_one_that_looks_the_topic_up_is_given_in_a_moment(
+        self, world: TieringWorld, client: Client
+    ) -> None:
+        world.not_proven = 1_000_000
+        first = await world.start(client, "enabled")
+        given = TieredStorageInput(world.topic, "disabled")
+        asking = asyncio.create_task(start_or_redirect(client, world.queue, world.ref, given))
+        async with world.worker(client):
+            second = await within("the workflow", asking, WITHIN_S)
+            assert (await ended(second)).state == "disabled"
+        assert first.id == second.id
 
 
 class TestTheTopicsId:

@@ -3,16 +3,23 @@ log gap. On a real server."""
 
 from __future__ import annotations
 
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from temporalio.client import Client, WorkflowHandle, WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import WorkflowEnvironment
+from typer.testing import CliRunner
 
 from tests.contract.workflows.test_steering import topic_status
-from tests.contract.workflows.world import World, ended, fails, reach, soon
+from tests.contract.workflows.world import TOPIC_ID, World, ended, fails, reach, soon
 from tideline import temporal
+from tideline.cli import operators, steer
+from tideline.cli.app import app
 from tideline.domain import failures
 from tideline.domain.messages import FORCED, ConfigStage, TopicActivity, TopicMigrationInput
 from tideline.domain.migration import Phase
@@ -34,6 +41,52 @@ ADA = Decider("ada", "a hanging transaction")
 @pytest.fixture
 def client(server: WorkflowEnvironment) -> Client:
     return server.client
+
+
+@pytest.fixture
+def commands(
+    world: World, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Awaitable[Any]]:
+    """The command line against this Temporal, as programs read its answers; Kafka and Postgres are
+    not asked for the topic's id."""
+    known = AsyncMock(return_value=(TOPIC_ID, {}))
+    monkeypatch.setattr(steer, "find_topic", known)
+    monkeypatch.setattr(operators, "find_topic", known)
+    for name, value in {
+        "TIDELINE_TEMPORAL_ADDRESS": client.service_client.config.target_host,
+        "TIDELINE_POSTGRES_DSN": "postgresql://nobody@127.0.0.1:1/none",
+        "TIDELINE_KAFKA_BOOTSTRAP": "127.0.0.1:1",
+        "TIDELINE_S3_BUCKET": "none",
+    }.items():
+        monkeypatch.setenv(name, value)
+
+    async def invoke(*arguments: str) -> Any:
+        asked = [*arguments, "--by", ADA.by, "--reason", ADA.why, "-o", "json"]
+        result = await asyncio.to_thread(CliRunner().invoke, app, asked)
+        assert result.exit_code == 0, (result.output, result.exception)
+        return json.loads(result.stdout)
+
+    return invoke
+
+
+async def test_commands_give_the_workflow_what_their_operator_decided(
+    world: World, client: Client, commands: Callable[..., Awaitable[Any]]
+) -> None:
+    """They once gave it nothing, and every one of them failed."""
+    world.script[Phase.READINESS] = fails(failures.WAITING, "segments are missing", times=999)
+    async with world.worker(client):
+        handle = await world.start(client)
+        await reach(world, Phase.READINESS)
+        option = ("--option", "segment_wait_ms=1000")
+        changed = (await commands("configure", world.topic, *option))["changed"]
+        bounds = ("--from", "90", "--to", "100")
+        gap = await commands("gap", "accept", world.topic, "0", *bounds)
+        forced = await commands("complete", world.topic, "--force")
+        await ended(handle)
+    assert changed == {"segment_wait_ms": [30_000, 1_000]}
+    assert (gap["first"], gap["end"]) == (90, 100)
+    assert forced["incomplete"] == [0]
+    assert [decider for decider, _ in world.decided] == [ADA] * len(world.decided)
 
 
 async def configure(
