@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from enum import Enum
+from math import inf
 from typing import Any
 
 from tests.simulation.loop import Process, VirtualLoop
@@ -39,10 +40,15 @@ class How(Enum):
 
 
 class Trouble:
-    """A server's with one call of one caller."""
+    """A server's with one call of one caller, for so many ``calls``."""
 
-    def __init__(self, how: How) -> None:
-        self.how, self.over = how, asyncio.Event()
+    def __init__(self, how: How, calls: float = inf) -> None:
+        self.how, self.over, self._calls = how, asyncio.Event(), calls
+
+    def meets(self) -> bool:
+        """Whether the call that is made now meets it."""
+        self._calls -= 1
+        return self._calls >= 0
 
 
 Troubles = dict[tuple[str, str], Trouble]
@@ -61,7 +67,7 @@ class Server:
     def trouble(self, caller: str, call: str) -> Trouble | None:
         kind = ANY if caller.startswith(ANY) else caller
         for who, what in ((caller, call), (caller, ""), (kind, call), (kind, "")):
-            if found := self.troubles.get((who, what)):
+            if (found := self.troubles.get((who, what))) and found.meets():
                 return found
         return None
 
@@ -152,8 +158,9 @@ class RemotePlane:
 
         async def call(*args: Any, **values: Any) -> Any:
             step = name
-            if args and isinstance(args[0], TopicIdPartition) and args[0].partition:
-                step = f"{name} {args[0].partition}"  # milestones are of partition 0
+            log = getattr(args[0], "log", args[0]) if args else None
+            if isinstance(log, TopicIdPartition) and log.partition:
+                step = f"{name} {log.partition}"  # milestones are of partition 0
 
             def served() -> Awaitable[Any]:
                 return self._server.serve(

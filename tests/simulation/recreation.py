@@ -23,19 +23,12 @@ from prometheus_client import CollectorRegistry
 from tests.history.operations import Deleted, Fetch
 from tests.history.violations import Bounds, Kind, Violation
 from tests.simulation.admin_client import Admin, Plan
-from tests.simulation.faults import (
-    KINDS,
-    LEADERS,
-    Fault,
-    any_fault,
-    beyond_a_lease,
-    later,
-    near,
-)
+from tests.simulation.faults import KINDS, LEADERS, Fault
 from tests.simulation.kafka import Topic
 from tests.simulation.loop import WALL_START_S, Process
 from tests.simulation.network import NetworkedLoop
 from tests.simulation.run import PARTITIONS, TOPIC, Family, World
+from tests.simulation.schedules import any_fault, beyond_a_lease, later, near
 from tideline.domain import failures
 from tideline.kafka.topic_identity import TopicIdentity
 from tideline.kafka.topic_observer import TopicObserver

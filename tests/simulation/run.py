@@ -27,19 +27,13 @@ from tests.simulation.broker_wire import PORT, run_broker
 from tests.simulation.bucket import BucketJudge
 from tests.simulation.clients import Consumer, History, Prober, Producer, Style
 from tests.simulation.constants import settings_of, tight, turned
-from tests.simulation.faults import (
-    PRODUCERS,
-    UNTIL_S,
-    Fault,
-    older_than_tracking,
-    pace_of,
-    schedule,
-)
+from tests.simulation.faults import UNTIL_S, Fault
 from tests.simulation.gateways import Gateway, Surroundings
 from tests.simulation.kafka import Kafka
 from tests.simulation.loop import Process, current, deterministic, uncollected
 from tests.simulation.migration import Driver, Worker
 from tests.simulation.network import BoundSocket, NetworkAcceptor, NetworkedLoop
+from tests.simulation.schedules import older_than_tracking, pace_of, schedule
 from tests.simulation.unplanned import Unplanned
 from tideline.domain.ids import TopicIdPartition
 from tideline.gateway.tracking import lease
@@ -50,6 +44,13 @@ TOPIC, PARTITIONS = "orders", 2
 NODES = (1, 2, 3)
 STANDS_IN_FROM = 1_000_000
 """From this seed on gateways stand in for each other: those below are recorded without."""
+PRODUCERS = (
+    (Style.LIBRDKAFKA, 0),
+    (Style.JAVA, 0),
+    (Style.PLAIN, 0),
+    (Style.LIBRDKAFKA, 1),
+)
+"""How each behaves, and the partition that it writes to."""
 NEWCOMERS = (("quiesce", 0.2), ("crossed", 0.05), ("crossed", 1.0))
 """Milestones behind which one producer more begins, and how long behind at most, in s."""
 CONSUMERS = (
@@ -240,6 +241,7 @@ class World:
         await self.around.milestones.wait(after)
         await asyncio.sleep(late_s)
         if not any(producer.stopping for producer in self.producers):
+            self.around.milestones.reach("newcomer")
             self._begin_to_write(f"{style.value}-{number}", style, 0)
 
     def _begin_to_write(self, name: str, style: Style, partition: int) -> None:

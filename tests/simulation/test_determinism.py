@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from tests.simulation.faults import schedule
 from tests.simulation.jobs import in_order
 from tests.simulation.run import simulate
+from tests.simulation.schedules import schedule
 
 SEEDS = (1, 2, 6)
 PRINT = f"""

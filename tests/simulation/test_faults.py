@@ -19,11 +19,11 @@ from tests.simulation.faults import (
     PUT_BACK,
     RESTART,
     Fault,
-    schedule,
 )
 from tests.simulation.milestones import Milestones
 from tests.simulation.postgres import ANY
 from tests.simulation.run import Result, simulate
+from tests.simulation.schedules import schedule
 
 SEED = 0
 OLDER_DISK = [
