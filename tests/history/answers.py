@@ -265,14 +265,22 @@ def _client(request: Request) -> str:
             return f"{type(request).__name__} by {request.via}"
 
 
+SILENCE_S = 6.0
+"""Who is told an error, and still wants to know, asks again sooner."""
+
+
 def stuck(log: Log, told: Teller, bounds: Bounds, finish: float) -> None:
     failing: dict[str, Request] = {}
+    heard: dict[str, float] = {}
     for request in sorted(requests(log), key=lambda item: answered_at(item, item.invoked)):
         until = answered_at(request, finish)
         took = until - request.invoked - away_for(log, request, request.invoked, until)
         if took > bounds.answer:
             told(Kind.STUCK, f"{took:.3f} s for one request", request)
         client = _client(request)
+        if request.invoked - heard.get(client, request.invoked) > SILENCE_S:
+            failing.pop(client, None)
+        heard[client] = answered_at(request, request.invoked)
         if _succeeded(request):
             since = failing.pop(client, None)
             until = answered_at(request, finish)

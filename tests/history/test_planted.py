@@ -324,6 +324,12 @@ def test_a_client_that_hears_nothing_but_errors_is_stuck_at_the_bound() -> None:
     assert judge([*RIGHT, *recovered], Bounds(progress=10.0)) == []
 
 
+def test_a_client_that_did_not_ask_meanwhile_heard_no_errors() -> None:
+    refused = [read(3, at=at, reader="x", error="NOT_LEADER_OR_FOLLOWER") for at in (200.0, 201.0)]
+    later = [read(3, at=220.0, reader="x", error="NOT_LEADER_OR_FOLLOWER")]
+    assert judge([*RIGHT, *refused, *later], Bounds(progress=10.0)) == []
+
+
 def test_what_a_client_waited_for_while_it_reached_nobody_does_not_count() -> None:
     late = sent(3, 3, at=200.0, answered=240.0, producer="p.1")
     shown = read(3, "r3", at=250.0, reader="x")

@@ -298,7 +298,6 @@ AS_IT_IS: dict[str, Scope] = {
         ids=TWINS,
         tracked=False,
         budget=budget(send=1, start=1, close=1, crash=2, register=1, attest=1),
-        left_out=frozenset({"stop"}),
     ),
     "answers that are lost at two gateways": Scope(
         producers=True, budget=budget(send=3, lose=2, close=1, expire=1)

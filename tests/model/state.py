@@ -160,6 +160,7 @@ PROTECTIONS = frozenset(
         "seeds",  # the producers' last batches below B0 are taken over
         "seeds without offsets",  # also of one whose batch the scan of the tail did not reach
         "end read again",  # after the producers, before B0 is set
+        "stopped ones ask first",  # who released its id serves from no snapshot on its own
     }
 )
 """What the code does."""
@@ -173,18 +174,9 @@ KEPT_BY_PEOPLE = frozenset(
 )
 """What no code can find out while Postgres does not answer."""
 
-NOT_BUILT = frozenset(
-    {
-        "stopped ones ask first",  # who released its id serves from no snapshot on its own
-    }
-)
-"""Known to be missing in the tree."""
+ALL = PROTECTIONS | KEPT_BY_PEOPLE
 
-ALL = PROTECTIONS | KEPT_BY_PEOPLE | NOT_BUILT
-
-AS_IT_IS = ALL - NOT_BUILT
-
-AS_IT_WAS = AS_IT_IS - {
+AS_IT_WAS = ALL - {
     "confirm",
     "witnesses",
     "witnesses stay",
@@ -222,7 +214,7 @@ class Scope:
     may not reach them; else it knows all of them as it reads the log end."""
     left_out: frozenset[str] = frozenset()
     """Names of transitions that this scope does without, to stay small."""
-    protections: frozenset[str] = AS_IT_IS
+    protections: frozenset[str] = ALL
 
     def has(self, protection: str) -> bool:
         return protection in self.protections

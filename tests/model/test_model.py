@@ -11,7 +11,7 @@ import pytest
 from tests.model.schedule import SENTENCES, readable
 from tests.model.scopes import AS_IT_IS, AS_IT_WAS_SCOPE, HOLES, Hole
 from tests.model.search import TRANSITIONS, Searched, search
-from tests.model.state import ALL, KEPT_BY_PEOPLE, NOT_BUILT, Scope
+from tests.model.state import ALL, KEPT_BY_PEOPLE, Scope
 from tests.pages.references import CODE
 
 PAGE = Path("docs/model.md").read_text()
@@ -53,7 +53,7 @@ def test_every_protection_is_shown_to_be_needed() -> None:
 
 
 def test_the_page_names_what_people_keep_and_what_is_not_built() -> None:
-    assert set(KEPT.findall(PAGE)) == KEPT_BY_PEOPLE | NOT_BUILT
+    assert set(KEPT.findall(PAGE)) == KEPT_BY_PEOPLE
 
 
 def test_a_topic_that_nobody_tracks_takes_records_without_the_control_plane() -> None:

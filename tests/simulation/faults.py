@@ -34,6 +34,7 @@ starts."""
 ABORT = "abort and start again"
 COPY, PUT_BACK = "copy the disk of", "put the older disk back of"
 HANGING_B0 = "Postgres hangs with B0 for"
+STOP = "stop"
 PROMOTE = "promote a standby of Postgres"
 RESET = "reset clients' connections to"
 UNTIL_S = 6.5
@@ -111,6 +112,10 @@ def _start(world: World, fault: Fault) -> None:
         world.start_broker(int(fault.who[6:]))
     else:
         world.gateways[int(fault.who[7:])].start()
+
+
+def _stop(world: World, fault: Fault) -> None:
+    world.gateways[int(fault.who[7:])].stop()
 
 
 def _lose(world: World, fault: Fault) -> None:
@@ -251,6 +256,8 @@ KINDS: dict[str, tuple[Callable[[World, Fault], None], Callable[[World, Fault], 
     "cut one way": (_cut_one_way, _heal_one_way),
     "slow": (_slow, _fast),
     "kill": (_kill, _start),
+    STOP: (_stop, _start),
+    "start": (_start, _nothing),
     "kill and lose the disk of": (_lose, _start_over_none),
     COPY: (_copy, _nothing),
     PUT_BACK: (_kill, _start_over_older),

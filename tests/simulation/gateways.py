@@ -119,16 +119,24 @@ class Gateway:
         self.home, self._copy = world.home / name, world.home / f"copy of {name}"
         self.process = Process(world.loop, name)
         self.parts: Parts | None = None
+        self._told_to_stop = asyncio.Event()
 
     @property
     def address(self) -> tuple[str, int]:
         return self.name, PORT
 
     def start(self) -> None:
+        if self._told_to_stop.is_set():  # and has not ended yet
+            self.process.kill()
         if not self.process.alive:
             self.process = Process(self._world.loop, self.name)
+        self._told_to_stop = asyncio.Event()
         self.process.spawn(self._supervised(), self.name)
         self._world.milestones.reach("start", self.name)
+
+    def stop(self) -> None:
+        """As SIGTERM does: it ends what is under way, and releases its lease."""
+        self.process.call(self._told_to_stop.set)
 
     def kill(self, *, lose_disk: bool = False) -> None:
         self.process.kill()
@@ -166,6 +174,8 @@ class Gateway:
         while True:
             try:
                 await self._serve()
+                self._world.loop.call_soon(self.process.kill)
+                return
             except (BackgroundTaskEnded, OSError) as error:
                 self._world.history.note(f"{self.name} ended by itself: {error}")
                 await asyncio.sleep(START_AGAIN_S)
@@ -225,7 +235,7 @@ class Gateway:
             if self._world.stands_in:
                 presence.follow(lambda: server.listening)
             try:
-                await watch.until(asyncio.Event())
+                await watch.until(self._told_to_stop)
             finally:
                 await presence.close()
                 await stand_ins.close()

@@ -28,6 +28,7 @@ from tests.simulation.faults import (
     PUT_BACK,
     RESET,
     RESTART,
+    STOP,
     TROUBLED,
     UPLOADS,
     Fault,
@@ -144,6 +145,18 @@ def _untracked(chance: random.Random) -> list[Fault]:
     return [
         Fault("cut", "clients", begins, round(chance.uniform(5.5, 7.5), 3), LEADERS, "postgres"),
         Fault(still, "quiesce", 0.0, near(chance, 0.005), LEADERS, until="B0"),
+    ]
+
+
+def _at_another_place(chance: random.Random) -> list[Fault]:
+    """The leader's gateway is stopped and its id goes on over another directory, until the topic
+    has migrated; then it is started where it was, cut off from Postgres."""
+    starts = round(chance.uniform(0.1, 1.0), 3)
+    return [
+        Fault(STOP, "clients", near(chance, 0.2), 0.0, LEADERS),
+        Fault("double for ever", "clients", near(chance, 0.5), 0.0, LEADERS),
+        Fault("start", "crossed", starts, 0.0, LEADERS),
+        Fault("Postgres fails", "crossed", starts, 6.0, LEADERS),
     ]
 
 
@@ -689,6 +702,7 @@ THEMES = (
     _unreplicated,
     _fenced_with_objects,
     _replaced,
+    _at_another_place,
     _withdrawn,
     _by_its_snapshot_alone,
     _stand_in,
@@ -739,6 +753,8 @@ def any_fault(chance: random.Random) -> Fault:
                 who, other = other, who
         case "kill":
             who = chance.choice([*gateways, *brokers, "worker"])
+            if who in gateways and chance.random() < 0.3:
+                kind = STOP
         case "freeze" | "suspend the machine of":
             who = chance.choice([*gateways, *gateways, *brokers, "worker", "worker"])
         case "kill and lose the disk of" | "double":

@@ -202,6 +202,16 @@ bug("acknowledged and not on disk", "a topic is acknowledged, and the snapshot s
     PAST_B0,
     edited(TrackingSync, "_write_if_changed",
            ("is not None:", "is not None and self._snapshot._identity is None:")))  # fmt: skip
+
+
+async def _kept(self: Lease) -> None:
+    return None
+
+
+bug("snapshot of who was stopped", "a gateway that is stopped, which nobody waits for from then "
+    "on, keeps its snapshot: started there again without Postgres, when its id has been at another "
+    "place meanwhile, it passes through what has migrated", PAST_B0,
+    instead(Lease, "_remove_snapshot", _kept))  # fmt: skip
 bug("refusal taken for an outage (F4)", "a gateway that is refused at its start serves by its "
     "snapshot once Postgres is away", PAST_B0,
     as_in_table(TrackingSync, "_first_registration", "refusal-taken-for-an-outage"))  # fmt: skip

@@ -72,7 +72,7 @@ async def with_an_old_snapshot(plane: GatewayPlane, directory: Path) -> Bench:
     await before.sync.start()
     await before.sync._write_if_changed()
     await before.sync.close()
-    await before.lease.release()
+    plane.fence(before.lease.incarnation)
     plane.put(tracked_topic(tracked_row(boundary=40, boundary_epoch=3)))
     return Bench(plane, directory)
 

@@ -33,6 +33,11 @@ class Place(Bench):
         await self.sync.close()
         self.directory.release()
 
+    async def stop(self) -> None:
+        """In the order of a gateway that is told to."""
+        await self.lease.release()
+        await self.die()
+
 
 async def served(place: Place) -> Place:
     await place.sync.start()
@@ -107,10 +112,50 @@ async def test_who_cannot_remove_its_snapshot_accounts_for_nobody(
     def is_full() -> None:
         raise OSError("read-only")
 
-    monkeypatch.setattr(refused.directory, "remove_snapshot", is_full)
+    monkeypatch.setattr(refused.sync._snapshot, "remove", is_full)
     for _ in range(2):
         with pytest.raises(NotNoted, match="could not be removed"):
             await refused.lease.renew()
     assert [g.incarnation for g in plane.gateways.unaccounted()] == [here.lease.incarnation]
     await refused.die()
     await there.die()
+
+
+async def test_who_was_stopped_asks_before_it_serves_again(tmp_path: Path) -> None:
+    """The id went on at another place, and what migrated there was passed through here."""
+    plane = GatewayPlane()
+    here = await served(Place(plane, tmp_path / "here"))
+    await here.stop()
+    there = await served(Place(plane, tmp_path / "there"))
+    await migrate(plane, by=there)
+    await serves_nothing(plane, tmp_path / "here")
+    await there.die()
+
+
+async def test_a_topic_that_is_heard_of_while_the_process_stops_does_not_bring_its_snapshot_back(
+    tmp_path: Path,
+) -> None:
+    plane = GatewayPlane()
+    here = await served(Place(plane, tmp_path / "here"))
+    await here.lease.release()
+    plane.put(tracked_topic(tracked_row()))
+    await here.sync.reload()
+    await here.sync._write_if_changed()
+    await here.die()
+    await serves_nothing(plane, tmp_path / "here")
+
+
+async def test_who_is_stopped_while_postgres_is_away_goes_on_by_its_snapshot(
+    tmp_path: Path,
+) -> None:
+    """Nobody was told that it is gone: barriers wait for it."""
+    plane = GatewayPlane()
+    here = await served(Place(plane, tmp_path))
+    plane.down = True
+    await here.stop()
+    again = Place(plane, tmp_path)
+    await within("the start", again.sync.start())
+    plane.down = False
+    assert await plane.unaccounted_incarnations() == []
+    assert [g.incarnation for g in plane.gateways.registered.values()] == [here.lease.incarnation]
+    await again.die()

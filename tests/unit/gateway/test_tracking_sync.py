@@ -260,7 +260,7 @@ async def test_a_restart_without_postgres_goes_on_from_the_snapshot_and_without_
     await first.sync.start()
     await until(lambda: plane.tracking_acks)
     await first.sync.close()
-    await first.lease.release()
+    plane.fence(first.lease.incarnation)
     plane.down = True
     second = Bench(plane, tmp_path)
     await second.sync.start()
@@ -364,7 +364,7 @@ async def test_who_belongs_elsewhere_is_refused_at_the_start_and_stopped_later(
     await before.sync.start()
     await until(lambda: plane.tracking_acks)
     await before.sync.close()
-    await before.lease.release()
+    plane.fence(before.lease.incarnation)
 
     async def elsewhere() -> None:
         if plane.down:
@@ -413,7 +413,7 @@ async def test_the_pin_outlives_a_restart(
     await first.sync.start()
     await until(lambda: plane.tracking_acks)
     await first.sync.close()
-    await first.lease.release()
+    plane.fence(first.lease.incarnation)
     plane.server = ("9009", 1)
     plane.topics.rows.clear()
     second = Bench(plane, tmp_path)

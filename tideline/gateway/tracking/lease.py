@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from uuid import UUID, uuid4
 
 import structlog
@@ -51,6 +52,10 @@ def _unheard(registering: asyncio.Task[None]) -> None:
     """Whoever waited may have gone; nobody else asks how it ended."""
     if not registering.cancelled():
         registering.exception()
+
+
+async def _no_snapshot() -> None:
+    """There is none."""
 
 
 class NotNoted(TidelineError):
@@ -100,7 +105,10 @@ class Lease:
         """A call that was sent is carried out, also when nobody waits for it any more."""
         self._turn = asyncio.Lock()
         """Of a renewal, or of the release after which there is none."""
-        self._released = False
+        self.released = False
+        """The process stops: what it still hears is not kept on disk."""
+        self.remove_snapshot: Callable[[], Awaitable[None]] = _no_snapshot
+        """Whoever starts over the state directory next asks Postgres first. Raises ``OSError``."""
         self._holder = LeaseWatch()
         self._seen: LeaseReading | None = None
         """Who held the id when it was looked at last."""
@@ -126,7 +134,7 @@ class Lease:
 
     def valid(self) -> bool:
         """Whether nobody can have fenced this incarnation yet."""
-        over = self.stopped or self._released
+        over = self.stopped or self.released
         return not over and self._clock() < self._valid_until
 
     def _left_s(self) -> float:
@@ -142,7 +150,7 @@ class Lease:
         between a registration and its answer, is handled here; a retired gateway id raises
         ``GatewayRetired``, one that another process holds ``GatewayIdHeld``."""
         async with self._turn:
-            if not self._released:
+            if not self.released:
                 await self._renew(before_serving)
 
     async def _renew(self, before_serving: BeforeServing | None) -> None:
@@ -243,15 +251,18 @@ class Lease:
 
     async def _account_unregistered(self) -> None:
         """Nobody stands for this directory from then on, also for whoever starts here next."""
-        if self._directory is not None and self._dead():
-            try:
-                await asyncio.to_thread(self._directory.remove_snapshot)
-            except OSError as error:
-                raise NotNoted(
-                    f"the snapshot could not be removed from the state directory ({error}): let "
-                    "the gateway write to it"
-                ) from error
+        if self._dead():
+            await self._remove_snapshot()
             await self._account(self._dead(), PROVEN_DEAD)
+
+    async def _remove_snapshot(self) -> None:
+        try:
+            await self.remove_snapshot()
+        except OSError as error:
+            raise NotNoted(
+                f"the snapshot could not be removed from the state directory ({error}): let "
+                "the gateway write to it"
+            ) from error
 
     async def _account(self, incarnations: Sequence[UUID], how: str) -> None:
         if incarnations:
@@ -297,9 +308,11 @@ class Lease:
 
     async def release(self) -> None:
         """The process stops and has ended every connection: whoever starts next need not wait, and
-        no barrier does. Nothing is renewed or registered any more.
-        Without Postgres nothing happens, and the lease lapses by itself."""
-        self._released = True
+        no barrier does. Nothing is renewed or registered any more, and no snapshot is left: nobody
+        stands for this state directory from then on, and what migrates meanwhile, while the id is
+        at another place for example, is not in it. Without Postgres nothing happens, the lease
+        lapses by itself, and the snapshot is what the next start may need."""
+        self.released = True
         self._valid_until = float("-inf")
         try:
             async with asyncio.timeout(RELEASE_PATIENCE_S), self._turn:
@@ -307,6 +320,10 @@ class Lease:
                     await asyncio.wait([self._registering])
                 was_registered = self._asked_for == self.incarnation
                 self._asked_for, self._registered = None, False
+                if was_registered or self._was:
+                    with suppress(GatewayFenced):  # which is an answer, too
+                        await self._control_plane.renew_lease(self.gateway_id, self.incarnation)
+                    await self._remove_snapshot()
                 await self._account(self._was, STOPPED)
                 if was_registered:
                     await self._control_plane.release_gateway(self.gateway_id, self.incarnation)

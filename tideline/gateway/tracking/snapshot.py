@@ -27,7 +27,7 @@ from tideline.control_plane.model import (
 from tideline.domain.migration import MigrationState
 from tideline.domain.snapshot_lines import topics_of
 from tideline.errors import UsageError
-from tideline.gateway.tracking.durable_file import replace_durably
+from tideline.gateway.tracking.durable_file import remove_durably, replace_durably
 from tideline.gateway.tracking.rows import Rows
 
 FORMAT = 4
@@ -111,6 +111,11 @@ class SnapshotFile:
                 file.write(_line(change))
             file.flush()
             os.fsync(file.fileno())
+
+    def remove(self) -> None:
+        """Durable when it returns. Raises ``OSError``."""
+        self._identity = None
+        remove_durably(self.path)
 
     def read(self) -> Snapshot | None:
         """The snapshot, or ``None`` if none was ever written.

@@ -23,8 +23,7 @@ from typing import Any
 from uuid import UUID
 
 from tideline.errors import RefusedError
-from tideline.gateway.tracking.durable_file import remove_durably, replace_durably
-from tideline.gateway.tracking.snapshot import FILE_NAME as SNAPSHOT_NAME
+from tideline.gateway.tracking.durable_file import replace_durably
 
 LOCK_NAME, NAMES_NAME = "gateway.lock", "incarnations.json"
 PATIENCE_S = 5.0
@@ -38,7 +37,6 @@ class StateDirectory:
 
     def __init__(self, directory: Path, lock: int) -> None:
         self._names_file = directory / NAMES_NAME
-        self._snapshot_file = directory / SNAPSHOT_NAME
         self._lock = lock
         self._here = [_boot_id(), os.fstat(lock).st_ino]
         noted = _read(self._names_file)
@@ -81,11 +79,6 @@ class StateDirectory:
     def settled(self) -> None:
         """Postgres knows of the dead ones: the next :meth:`note` leaves them out."""
         self.dead = ()
-
-    def remove_snapshot(self) -> None:
-        """Whoever starts here next serves nothing before Postgres has answered it. Durable when it
-        returns. Raises ``OSError``."""
-        remove_durably(self._snapshot_file)
 
     def release(self) -> None:
         """The kernel does the same at the end of the process."""

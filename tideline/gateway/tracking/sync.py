@@ -86,6 +86,7 @@ class TrackingSync:
         self._changed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         lease.gained.add(self._due.set)
+        lease.remove_snapshot = self._remove_snapshot
 
     async def start(self) -> None:
         """Returns when it is known which topics are tracked: from Postgres, else from the
@@ -365,9 +366,15 @@ class TrackingSync:
     async def _write_if_changed(self) -> None:
         """The snapshot on disk says what is tracked now, when this returns."""
         async with self._writing:
+            if self._lease.released:
+                return
             if (pinned := self._postgres.pinned) is not None:
                 topics = self._tracking.topics()
                 await asyncio.to_thread(self._snapshot.write, pinned, topics)
+
+    async def _remove_snapshot(self) -> None:
+        async with self._writing:
+            await asyncio.to_thread(self._snapshot.remove)
 
 
 def _round_of(topic: TrackedTopic) -> TopicRound:
