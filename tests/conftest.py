@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from urllib.request import urlopen
 
 import pytest
+import structlog
 from hypothesis import settings
 
 from infra.apis_shown import SHOWN
@@ -169,6 +170,14 @@ def requests_by_api(stack: Stack) -> Counter[str]:
                 for api, count in REQUESTS.findall(answer.read().decode()):
                     found[api] += int(float(count))
     return found
+
+
+@pytest.fixture(autouse=True)
+def own_logs() -> Iterator[None]:
+    """A program, also one that a test runs in this process, sets up the process's logs for itself:
+    perhaps on a stream that is closed with it, which no later test may write to."""
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture(autouse=True)

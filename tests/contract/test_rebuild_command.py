@@ -8,7 +8,6 @@ from random import Random
 from typing import Any
 
 import pytest
-import structlog
 from typer.testing import CliRunner, Result
 
 from tests.contract.conftest import Database
@@ -44,11 +43,8 @@ def bucket(monkeypatch: pytest.MonkeyPatch, database: Database) -> Store:
 
 
 async def invoke(*arguments: str) -> Result:
-    """In a thread: a command has its own event loop. Its logging ends with it."""
-    try:
-        return await asyncio.to_thread(CliRunner().invoke, app, ["rebuild", *arguments])
-    finally:
-        structlog.reset_defaults()
+    """In a thread: a command has its own event loop."""
+    return await asyncio.to_thread(CliRunner().invoke, app, ["rebuild", *arguments])
 
 
 async def recorded(scene: PostgresScene, bucket: Bucket) -> Recorder:

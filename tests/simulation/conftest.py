@@ -9,17 +9,14 @@ import time
 from collections.abc import Iterator
 
 import pytest
-import structlog
 
 
 @pytest.fixture(autouse=True)
 def nothing_left_behind() -> Iterator[None]:
-    """Logging, clocks and chance are those from before the test."""
+    """Levels of logging, clocks and chance are those from before the test."""
     chance, levels = random.getstate(), logging.getLogger().level
-    logs = structlog.get_config()
     clocks = (time.monotonic, time.time, time.clock_gettime, os.urandom, os.fsync)
     yield
     assert (time.monotonic, time.time, time.clock_gettime, os.urandom, os.fsync) == clocks
     assert logging.getLogger().level == levels
-    structlog.configure(**logs)
     random.setstate(chance)

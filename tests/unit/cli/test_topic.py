@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-import structlog
 from typer.testing import CliRunner
 
 from tests.unit.kafka.fake_cluster import FakeKafka, fake_kafka
@@ -25,12 +24,10 @@ from tideline.migration.identity import Verdict, check_name, forget
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Short waits; a command sets up the process's logs for itself."""
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short waits."""
     monkeypatch.setattr(topic_identity, "CAUGHT_UP_S", 0.1)
     monkeypatch.setattr(topic_identity, "BETWEEN_LOOKS_S", 0.0)
-    yield
-    structlog.reset_defaults()
 
 
 class Bench:
