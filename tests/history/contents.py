@@ -45,6 +45,19 @@ def _moved(log: Log, offsets: Iterable[int]) -> bool:
     return sum(not log.cut_between(offset, -inf, inf) for offset in offsets) <= 1
 
 
+def _without_offsets(log: Log, told: Teller, seen: set[Value]) -> None:
+    """A producer that is told ``DUPLICATE_SEQUENCE_NUMBER`` takes its batch as stored, somewhere.
+    Not judged where some of the log may be gone, since that may be where."""
+    for produce in log.produces:
+        if produce.outcome is not Outcome.ACKNOWLEDGED or produce.base_offset is not None:
+            continue
+        if produce.acks != -1 or produce.transaction or log.may_be_gone(0):
+            continue
+        missing = [value for value in produce.values if value not in seen]
+        if missing and all(cut.at < produce.invoked for cut in log.truncated):
+            told(Kind.LOST, f"{missing[0]!r}, told without an offset, was never shown", produce)
+
+
 def acknowledged(log: Log, told: Teller, bounds: Bounds) -> None:
     """What acks=all acknowledged is shown, and by every fetch that passes over its offset."""
     seen_at: dict[int, set[Value]] = defaultdict(set)
@@ -60,6 +73,7 @@ def acknowledged(log: Log, told: Teller, bounds: Bounds) -> None:
         if not log.cut_between(offset, produce.invoked, inf):
             text = f"{value!r}, told at {offset}, was never shown"
             told(Kind.LOST, text, produce)
+    _without_offsets(log, told, {value for values in seen_at.values() for value in values})
     offsets = [offset for offset, _, _ in durable]
     for fetch in log.fetches:
         if fetch.error is None and fetch.answered is not None:

@@ -308,6 +308,14 @@ def test_records_of_an_aborted_transaction_are_not_for_readers_of_committed_ones
     assert kinds(*RIGHT, record, TransactionEnd("t", 5.0, True)) == [Kind.LOST]
 
 
+def test_what_was_taken_as_stored_without_an_offset_is_somewhere() -> None:
+    stored = sent(3, None, outcome=Outcome.ACKNOWLEDGED)
+    assert kinds(*RIGHT, stored) == [Kind.LOST]
+    assert judge([*RIGHT, stored, read(3, "r3", at=50.0)]) == []
+    assert judge([*RIGHT, stored, Deleted(ORDERS, 1, 40.0)]) == []
+    assert judge([*RIGHT, stored, Truncated(ORDERS, 3, 40.0)]) == []
+
+
 def test_a_request_that_is_never_answered_is_stuck_at_the_bound() -> None:
     unanswered = sent(3, None, answered=None)
     assert kinds(*RIGHT, unanswered, bounds=Bounds(answer=10.0)) == [Kind.STUCK]

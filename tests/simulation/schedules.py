@@ -281,11 +281,22 @@ def _b0_late(chance: random.Random) -> list[Fault]:
 def _in_flight(chance: random.Random) -> list[Fault]:
     """Produces are in flight to Kafka when the generation is closed, and are appended, or
     answered, late."""
-    late = chance.choice(("roll ended", END_READ, PERSISTS, "B0"))
+    late = chance.choice((PERSISTS, PERSISTS, END_READ, "B0"))
     found = _held_back(chance, chance.choice((CLOSING, "quiesce", "track ended")), late)
-    if chance.random() < 0.4:
+    if chance.random() < 0.2:
         found = [replace(found[0], who="broker2", other=LEADERS)]
     return [*found, *_b0_late(chance)]
+
+
+def _behind_the_end(chance: random.Random) -> list[Fault]:
+    """Appends come between the look at the log's end and the look at its producers: of a gateway
+    that is fenced, or that has yet to acknowledge the closing."""
+    late = chance.choice(("roll ended", "roll ended", "seed"))
+    lasts = near(chance, chance.choice((0.0, 0.0005)))
+    held = Fault("cut one way", "track ended", 0.0, lasts, LEADERS, "broker2", until=late)
+    if chance.random() < 0.5:
+        return [held]
+    return [held, Fault("cut", CLOSED, 0.0, 6.0, LEADERS, "postgres")]
 
 
 def _read_late_append(chance: random.Random) -> list[Fault]:
@@ -686,6 +697,7 @@ THEMES = (
     _back_in_time,
     _twins,
     _in_flight,
+    _behind_the_end,
     _passed_before,
     _started_again,
     _newcomer,
