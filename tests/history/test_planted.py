@@ -311,7 +311,7 @@ def test_records_of_an_aborted_transaction_are_not_for_readers_of_committed_ones
 def test_what_was_taken_as_stored_without_an_offset_is_somewhere() -> None:
     stored = sent(3, None, outcome=Outcome.ACKNOWLEDGED)
     assert kinds(*RIGHT, stored) == [Kind.LOST]
-    assert judge([*RIGHT, stored, read(3, "r3", at=50.0)]) == []
+    assert judge([*RIGHT, stored, read(3, "r3", reader="x")]) == []
     assert judge([*RIGHT, stored, Deleted(ORDERS, 1, 40.0)]) == []
     assert judge([*RIGHT, stored, Truncated(ORDERS, 3, 40.0)]) == []
 

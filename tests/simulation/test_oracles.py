@@ -13,6 +13,7 @@ from unittest.mock import patch
 import pytest
 import structlog
 
+from activities import seed_and_persist
 from tests.history.violations import Kind
 from tests.simulation.faults import LEADERS, Fault
 from tests.simulation.loop import VirtualLoop
@@ -34,6 +35,9 @@ RESETS = [
     Fault("reset clients' connections to", after, at, 0.0, LEADERS)
     for after in ("quiesce", "roll", "seed")
     for at in (0.0, 0.004)
+]
+LATE_APPEND = [
+    Fault("cut one way", "track ended", 0.0, 0.0005, LEADERS, "broker2", until="roll ended")
 ]
 
 
@@ -93,6 +97,15 @@ def the_second_batch_of_a_time() -> tuple[Change, ...]:
     return ((suffix, "_first_at", second),)
 
 
+def the_end_before_the_producers_alone() -> tuple[Change, ...]:
+    """A late append's retry is told that it is stored, without an offset."""
+
+    async def says_nothing(services: Any, given: Any, layout: Any) -> None:
+        return None
+
+    return ((seed_and_persist, "_confirm_end", says_nothing),)
+
+
 def a_slip_that_a_retry_hides() -> tuple[Change, ...]:
     look_back, times = TailScanner.look_back, itertools.count()
 
@@ -136,6 +149,7 @@ def two_outcomes_of_one_object_are_told_the_other_way_round() -> tuple[Change, .
         (reads_from_the_midst_of_a_batch_begin_with_the_next, 2, [], Kind.LOST),
         (every_fifth_end_is_one_too_low, 1, [], Kind.BACK),
         (the_second_batch_of_a_time, 1, [], Kind.LOST),
+        (the_end_before_the_producers_alone, 3, LATE_APPEND, Kind.LOST),
         (a_slip_that_a_retry_hides, 1, [], Kind.UNPLANNED),
         (two_outcomes_of_one_object_are_told_the_other_way_round, 1, [], Kind.MISTOLD),
     ],
