@@ -33,7 +33,7 @@ asked and answered after the closing, a gateway is fenced, objects are put and c
 starts."""
 ABORT = "abort and start again"
 COPY, PUT_BACK = "copy the disk of", "put the older disk back of"
-HANGING_B0 = "Postgres hangs with B0 for"
+HANGING_B0, GOES_ON_WITH_B0 = "Postgres hangs with B0 for", "Postgres goes on with B0 for"
 STOP = "stop"
 PROMOTE = "promote a standby of Postgres"
 RESET = "reset clients' connections to"
@@ -190,6 +190,11 @@ def _end_trouble(world: World, fault: Fault) -> None:
         trouble.over.set()
 
 
+def _go_on_with_b0(world: World, fault: Fault) -> None:
+    """What hangs is done now, the first call first."""
+    _end_trouble(world, replace(fault, kind=HANGING_B0))
+
+
 def _reset(world: World, fault: Fault) -> None:
     """Of ``other`` alone, where it names a client."""
     for gateway in ALL if fault.who == ANY else (fault.who,):
@@ -274,6 +279,7 @@ KINDS: dict[str, tuple[Callable[[World, Fault], None], Callable[[World, Fault], 
     "Postgres is slow with acknowledgements of tracking by": (_stall, _go_on),
     "Postgres' notifications are late for": (_stall, _go_on),
     "Postgres persists late for": (_begin_late, _go_on),
+    GOES_ON_WITH_B0: (_go_on_with_b0, _nothing),
     RESET: (_reset, _nothing),
     "double for ever": (_double_for_ever, _nothing),
     "elect an unclean leader": (_unclean, _nothing),

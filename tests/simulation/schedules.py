@@ -19,6 +19,7 @@ from tests.simulation.faults import (
     COMMITS,
     COPY,
     END_READ,
+    GOES_ON_WITH_B0,
     HANGING_B0,
     LEADERS,
     MILESTONES,
@@ -353,13 +354,14 @@ def _late_worker(chance: random.Random) -> list[Fault]:
 def _zombie_b0(chance: random.Random) -> list[Fault]:
     """Postgres does what it was asked for, to set B0, when the hold is over and another closing, or
     another round, is in force."""
+    hangs, at = Fault(HANGING_B0, "seed", 0.0, 12.0, "worker"), near(chance, 0.005)
     if chance.random() < 0.5:
-        lasts = round(chance.uniform(6.4, 9.0), 3)
-        return [Fault(HANGING_B0, "seed", 0.0, lasts, "worker")]
-    again = chance.choice((f"{RESTART} > quiesce", f"{RESTART} > {CLOSED}", f"{RESTART} > seed"))
+        return [hangs, Fault(GOES_ON_WITH_B0, "quiesce ended", at, 0.0, "worker", nth=2)]
+    again = chance.choice((f"{RESTART} > quiesce ended", f"{RESTART} > seed"))
     return [
-        Fault(HANGING_B0, "seed", 0.0, near(chance, 0.01), "worker", until=again),
+        hangs,
         Fault(ABORT, "seed", near(chance, 0.3), 0.0),
+        Fault(GOES_ON_WITH_B0, again, at, 0.0, "worker"),
     ]
 
 

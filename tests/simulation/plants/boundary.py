@@ -92,7 +92,9 @@ bug("B0 of a zombie", "an attempt whose generation is over sets its B0 under the
     edited(Partition, "_assert_may_set", ("if boundary <= highest:", "if False:")),
     END_NOT_READ_AGAIN)  # fmt: skip
 bug("abort keeps the generation", "an aborted migration leaves its closing in force, and the next "
-    "round goes on with it: an attempt of the round before may set its B0", PAST_B0,
+    "round goes on with it: an attempt of the round before may set its B0, whatever was "
+    "acknowledged since", PAST_B0,
+    edited(Partition, "_assert_may_set", ("if boundary <= highest:", "if False:")),
     edited(Partition, "abort", ("        self.begin_generation()\n", "")),
     edited(Topic, "begin_anew", ("            partition.begin_generation()\n", "")),
     edited(Partition, "next_generation", ("        self.begin_generation()\n",
