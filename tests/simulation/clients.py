@@ -122,10 +122,12 @@ class History:
 
     def leaves(self, client: str) -> None:
         """From now on ``client`` reaches nobody: how long it waits is not judged."""
-        self._away[client] = self.loop.time()
+        self._away.setdefault(client, self.loop.time())
 
     def comes_back(self, client: str) -> None:
-        self.add(Away(client, self._away.pop(client), self.loop.time()))
+        """Nothing where it has come back already."""
+        if (since := self._away.pop(client, None)) is not None:
+            self.add(Away(client, since, self.loop.time()))
 
     @property
     def is_quiet(self) -> bool:

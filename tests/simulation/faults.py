@@ -202,20 +202,22 @@ def _reset(world: World, fault: Fault) -> None:
             world.network.reset(name, gateway)
 
 
-def _links(world: World, fault: Fault) -> list[Fault]:
-    """The cut of each link between the clients and the gateways."""
-    names = world.clients if fault.who == CLIENTS else [fault.who]
-    return [replace(fault, who=name, other=gateway) for name in names for gateway in ALL]
+def _clients(world: World, fault: Fault) -> list[str]:
+    return list(world.clients) if fault.who == CLIENTS else [fault.who]
 
 
 def _cut_off(world: World, fault: Fault) -> None:
-    for link in _links(world, fault):
-        _cut(world, link)
+    for client in _clients(world, fault):
+        world.history.leaves(client)
+        for gateway in ALL:
+            _cut(world, replace(fault, who=client, other=gateway))
 
 
 def _let_back(world: World, fault: Fault) -> None:
-    for link in _links(world, fault):
-        _heal(world, link)
+    for client in _clients(world, fault):
+        for gateway in ALL:
+            _heal(world, replace(fault, who=client, other=gateway))
+        world.history.comes_back(client)
 
 
 def _copy(world: World, fault: Fault) -> None:

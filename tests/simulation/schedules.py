@@ -654,6 +654,13 @@ def _cut_off_clients(chance: random.Random) -> list[Fault]:
     return found
 
 
+def _away_for_long(chance: random.Random) -> list[Fault]:
+    """A producer is cut off for longer than the migration lasts, with batches under way."""
+    who = chance.choice(("librdkafka-1", "java-2", "plain-3", "librdkafka-4"))
+    after = chance.choice(("track", "track ended", "quiesce", CLOSED))
+    return [Fault("cut off", after, near(chance, 0.01), round(chance.uniform(9.0, 14.0), 3), who)]
+
+
 def _machines(chance: random.Random) -> list[Fault]:
     """Machines stand still, and clocks step."""
     everybody = (*ALL, "broker1", "broker2", "broker3", "worker", "postgres", "s3", "controller")
@@ -735,6 +742,7 @@ THEMES = (
     _commit_long_unknown,
     _at_b0,
     _cut_off_clients,
+    _away_for_long,
     _machines,
     _tiered,
     _promoted,
