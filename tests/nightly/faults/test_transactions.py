@@ -103,3 +103,18 @@ def test_past_the_deadline_an_open_transaction_is_aborted_if_so_configured(stack
         attempt.start()
         joined(attempt, 60)
         assert outcome, "the aborted application was told nothing"
+
+
+def test_an_operator_ends_the_wait_for_a_transaction_that_hangs(stack: Stack) -> None:
+    """Past the first B0 nothing else would: an abort of the migration is refused from there on."""
+    with migration_case(stack, name="txn-hangs", history=0) as case:
+        application = transactional(case, f"hanging-{case.topic}")
+        application.begin_transaction()
+        application.produce(case.topic, b"never ended", partition=0)
+        flushed(application, 30)
+        case.trigger()
+        until("the drain to wait", lambda: drain_reason(case))
+        changed = ("open_transactions=abort", "drain_deadline_ms=1000")
+        options = [given for option in changed for given in ("--option", option)]
+        command(stack, "configure", case.topic, *options, "--reason", "it hangs", wait=True)
+        case.until_crossed()
