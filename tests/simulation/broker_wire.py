@@ -25,7 +25,12 @@ from tideline.domain.authorization import ALL_OPERATIONS
 from tideline.gateway.context import ApiKey
 from tideline.gateway.messages import Messages, messages
 from tideline.kafka.framing import FrameProtocol
-from tideline.kafka.protocol import decode_request, encode_response, parse_header
+from tideline.kafka.protocol import (
+    RequestHeader,
+    decode_request,
+    encode_response,
+    parse_header,
+)
 
 OFFERED: dict[int, tuple[int, int]] = {
     ApiKey.PRODUCE: (9, 13),
@@ -73,12 +78,31 @@ class BrokerConnection(FrameProtocol):
             header = parse_header(frame)
             if header.api_key == ApiKey.API_VERSIONS:
                 answer: Any = _versions(header.api_version, _offered(self._broker))
+            elif header.api_key == ApiKey.FETCH and header.client_id in self._broker.throttled:
+                await self._throttle(header)
+                continue
             else:
                 request = decode_request(frame, header)
                 api = messages(header.api_key, header.api_version)
                 answer = await ANSWERS[header.api_key](self._broker, request, api)
             if answer is not None:
                 self.send_frame(encode_response(answer, header.correlation_id))
+
+    async def _throttle(self, header: RequestHeader) -> None:
+        """What a client over its quota is answered, at once (``FetchContext``'s
+        ``getThrottledResponse``); and its connection is not read from for as long."""
+        assert header.client_id is not None
+        throttled_s = self._broker.throttled[header.client_id]
+        api = messages(header.api_key, header.api_version)
+        answer = api.response(
+            throttle_time=timedelta(seconds=throttled_s),
+            error_code=ErrorCode.none,
+            session_id=0,
+            responses=(),
+            node_endpoints=(),
+        )
+        self.send_frame(encode_response(answer, header.correlation_id))
+        await asyncio.sleep(throttled_s)
 
 
 def _offered(broker: Broker) -> dict[int, tuple[int, int]]:

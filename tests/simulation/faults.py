@@ -37,6 +37,9 @@ HANGING_B0, GOES_ON_WITH_B0 = "Postgres hangs with B0 for", "Postgres goes on wi
 STOP = "stop"
 PROMOTE = "promote a standby of Postgres"
 RESET = "reset clients' connections to"
+THROTTLE = "brokers throttle the fetches of"
+THROTTLED_S = 0.2
+"""How long a client is told to wait by a fetch that is over its quota."""
 UNTIL_S = 6.5
 """How long a fault lasts at most whose end is a milestone."""
 
@@ -249,6 +252,17 @@ def _tier(world: World, fault: Fault) -> None:
     world.kafka.let_local_go((world.topic_id, 0), 0.8)
 
 
+def _throttle(world: World, fault: Fault) -> None:
+    """Each broker counts by itself: all of them at once, as where the quota is far too low."""
+    for broker in world.kafka.brokers.values():
+        broker.throttled[fault.who] = THROTTLED_S
+
+
+def _unthrottle(world: World, fault: Fault) -> None:
+    for broker in world.kafka.brokers.values():
+        broker.throttled.pop(fault.who, None)
+
+
 def _double_for_ever(world: World, fault: Fault) -> None:
     world.left.add(int(fault.who[7:]))
     world.doubles[int(fault.who[7:])].start()
@@ -283,6 +297,7 @@ KINDS: dict[str, tuple[Callable[[World, Fault], None], Callable[[World, Fault], 
     "Postgres persists late for": (_begin_late, _go_on),
     GOES_ON_WITH_B0: (_go_on_with_b0, _nothing),
     RESET: (_reset, _nothing),
+    THROTTLE: (_throttle, _unthrottle),
     "double for ever": (_double_for_ever, _nothing),
     "elect an unclean leader": (_unclean, _nothing),
 }

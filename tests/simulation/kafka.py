@@ -135,6 +135,9 @@ class Broker:
         self.growing: dict[Key, set[int]] = {}
         """As leader: replicas that the controller is asked to take into the in-sync set; they
         count at once (``PendingExpandIsr``)."""
+        self.throttled: dict[str, float] = {}
+        """Client ids whose fetches are over their quota, and for how many seconds each is told to
+        wait."""
         self.changed = asyncio.Event()
         self.process: Process
 

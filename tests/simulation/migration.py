@@ -190,7 +190,8 @@ class Worker:
     def _services(self) -> WorkerServices:
         plane = self._world.plane_for(self.process)
         nodes = sorted(self._kafka.brokers)
-        cluster = KafkaCluster([(host_of(n), PORT) for n in nodes], timeout_ms=2_000)
+        addresses = [(host_of(n), PORT) for n in nodes]
+        cluster = KafkaCluster(addresses, client_id=self.name, timeout_ms=2_000)
         reader = LogReader(cluster, 2_000)
         model = cast(Any, TopicsModel(self._kafka))
         return WorkerServices(

@@ -30,6 +30,7 @@ from tests.simulation.faults import (
     RESET,
     RESTART,
     STOP,
+    THROTTLE,
     TROUBLED,
     UPLOADS,
     Fault,
@@ -695,6 +696,13 @@ def _tiered(chance: random.Random) -> list[Fault]:
     ]
 
 
+def _throttled(chance: random.Random) -> list[Fault]:
+    """The worker's fetches are over their quota while it looks for producers: before the write
+    pause, or in it."""
+    after = chance.choice(("track", "track ended", "quiesce", "roll ended"))
+    return [Fault(THROTTLE, after, near(chance, 0.001), near(chance, 1.0), "worker")]
+
+
 THEMES = (
     _unheard,
     _untracked,
@@ -746,6 +754,7 @@ THEMES = (
     _machines,
     _tiered,
     _promoted,
+    _throttled,
 )
 """In the order of their turns."""
 
