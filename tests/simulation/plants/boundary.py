@@ -91,12 +91,11 @@ bug("B0 of a zombie", "an attempt whose generation is over sets its B0 under the
     edited(Partition, "persist", ("        self.assert_generation(generation)\n", "")),
     edited(Partition, "_assert_may_set", ("if boundary <= highest:", "if False:")),
     END_NOT_READ_AGAIN)  # fmt: skip
-bug("abort keeps the generation", "an aborted migration leaves its closing in force, and the next "
-    "round goes on with it: an attempt of the round before may set its B0, whatever was "
-    "acknowledged since", PAST_B0,
+bug("abort keeps the generation", "an aborted migration does not end its generation, and the next "
+    "round counts from the one before it: an attempt of the round before may set its B0, whatever "
+    "was acknowledged since", PAST_B0,
     edited(Partition, "_assert_may_set", ("if boundary <= highest:", "if False:")),
     edited(Partition, "abort", ("        self.begin_generation()\n", "")),
-    edited(Topic, "begin_anew", ("            partition.begin_generation()\n", "")),
-    edited(Partition, "next_generation", ("        self.begin_generation()\n",
-           "        if self.quiesce is not QuiesceState.CLOSED:\n"
-           "            self.begin_generation()\n")))  # fmt: skip
+    edited(Topic, "begin_anew", ("            partition.begin_generation()\n",
+           "            partition.begin_generation()\n"
+           "            partition.generation = max(partition.generation - 2, 0)\n")))  # fmt: skip
