@@ -219,6 +219,33 @@ def readers(log: Log, told: Teller, bounds: Bounds) -> None:
                 told(Kind.SENT, f"at {position}, told that the log diverges at {end}", asked)
 
 
+NOTHING_AT_MOST = 3
+"""Answers in succession. One that holds no news is an answer, too: whoever was to say what lies
+there did not say it in time."""
+
+
+def nothing(log: Log, told: Teller, bounds: Bounds) -> None:
+    """With `dense`: who is told an end past its position is shown something there. A reader that is
+    told nothing, and no error, does not look for another broker, and waits for ever."""
+    if not bounds.dense:
+        return
+    at: dict[str, tuple[int, int]] = {}
+    for fetch in sorted(log.fetches, key=lambda item: item.invoked):
+        end = fetch.high_watermark if fetch.last_stable is None else fetch.last_stable
+        answered = fetch.answered
+        silent = answered is not None and not fetch.records and fetch.error is None
+        if not silent or answered is None or end is None or end <= fetch.offset:
+            at.pop(fetch.reader, None)
+            continue
+        if log.may_be_gone(fetch.offset, answered) or log.cut_between(fetch.offset, -inf, answered):
+            continue
+        offset, times = at.get(fetch.reader, (fetch.offset, 0))
+        times = times + 1 if offset == fetch.offset else 1
+        at[fetch.reader] = fetch.offset, times
+        if times == NOTHING_AT_MOST + 1:
+            told(Kind.STALE, f"nothing is shown at {fetch.offset} of {end}, {times} times", fetch)
+
+
 def groups(log: Log, told: Teller, bounds: Bounds) -> None:
     """A group is told its last commit, or one that was under way."""
     for read in log.committed:

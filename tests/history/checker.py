@@ -16,6 +16,7 @@ from tests.history.answers import (
     by_time,
     fatal,
     groups,
+    nothing,
     readers,
     stale,
     starts,
@@ -68,6 +69,7 @@ RULES = (
     back,
     by_time,
     readers,
+    nothing,
     groups,
 )
 

@@ -267,6 +267,24 @@ def test_a_reader_that_goes_on_elsewhere_was_sent_there() -> None:
     assert kinds(*RIGHT, forward) == [Kind.SENT]
 
 
+def test_nothing_told_again_and_again_below_the_end_that_is_told_with_it_is_stale() -> None:
+    dense = Bounds(dense=True)
+
+    def asked(times: int, **more: object) -> list[Operation]:
+        return [
+            replace(read(2, at=200.0 + n, reader="x", high_watermark=3), **more)  # type: ignore[arg-type]
+            for n in range(times)
+        ]
+
+    assert kinds(*RIGHT, *asked(6), bounds=dense) == [Kind.STALE]
+    assert judge([*RIGHT, *asked(6)]) == []
+    assert judge([*RIGHT, *asked(3)], dense) == []
+    assert judge([*RIGHT, *asked(3), read(2, "r2", at=204.0, reader="x")], dense) == []
+    assert judge([*RIGHT, *asked(6, offset=3)], dense) == []
+    assert judge([*RIGHT, *asked(6, error="NOT_LEADER_OR_FOLLOWER")], dense) == []
+    assert judge([*RIGHT, Deleted(ORDERS, 3, 150.0), *asked(6)], dense) == []
+
+
 def test_out_of_range_within_the_log_sends_a_consumer_away() -> None:
     refused = read(2, at=200.0, reader="x", error="OFFSET_OUT_OF_RANGE")
     assert kinds(*RIGHT, refused) == [Kind.SENT]
