@@ -31,9 +31,10 @@ CONSTANTS: tuple[tuple[Any, str, float, float], ...] = (
     (tracked_fetch, "KAFKA_ROUND_S", 0.005, 0.4),
 )
 """A module, its constant, and what is tiny and huge of it."""
+SHORT_SCAN = {"MAX_BACK_BYTES": 300, "RETRIED_WITHIN_MS": 0}
 SCANS: tuple[dict[str, int], ...] = (
     {"FETCH_BYTES": 1_000, "STEP_BYTES": 300, "LEAST_FETCH_BYTES": 200},
-    {"MAX_BACK_BYTES": 300, "RETRIED_WITHIN_MS": 0},
+    SHORT_SCAN,
 )
 """Of the scan for producers, turned together: a log of a run is longer than a step; the scan stops
 before it has seen every producer, and the broker's word on the others has to do."""
@@ -74,9 +75,10 @@ def tight(seed: int) -> dict[str, int]:
 
 
 @contextmanager
-def turned(seed: int, patient: bool) -> Iterator[None]:
+def turned(seed: int, patient: bool, short_scan: bool = False) -> Iterator[None]:
     """The constants of a run. ``patient``: a start waits for Postgres for as long as it
-    does where nothing is turned."""
+    does where nothing is turned. ``short_scan``: the scan for producers stops early, whatever the
+    seed says."""
     chance = random.Random(f"constants {seed}")
     with ExitStack() as stack:
         stack.enter_context(patch.object(promotion, "GONE_AFTER_S", GONE_AFTER_S))
@@ -87,6 +89,6 @@ def turned(seed: int, patient: bool) -> Iterator[None]:
             if chance.random() < TURNED:
                 stack.enter_context(patch.object(owner, name, value))
         for scan in SCANS:
-            if chance.random() < TURNED:
+            if chance.random() < TURNED or (short_scan and scan is SHORT_SCAN):
                 stack.enter_context(patch.multiple(log_reader, **scan))
         yield

@@ -37,6 +37,8 @@ HANGING_B0, GOES_ON_WITH_B0 = "Postgres hangs with B0 for", "Postgres goes on wi
 STOP = "stop"
 PROMOTE = "promote a standby of Postgres"
 RESET = "reset clients' connections to"
+SCAN_STOPS = "the scan for producers stops early"
+"""From the run's beginning on: a constant of it, which a schedule turns (``constants.py``)."""
 THROTTLE = "brokers throttle the fetches of"
 THROTTLED_S = 0.2
 """How long a client is told to wait by a fetch that is over its quota."""
@@ -297,6 +299,7 @@ KINDS: dict[str, tuple[Callable[[World, Fault], None], Callable[[World, Fault], 
     "Postgres persists late for": (_begin_late, _go_on),
     GOES_ON_WITH_B0: (_go_on_with_b0, _nothing),
     RESET: (_reset, _nothing),
+    SCAN_STOPS: (_nothing, _nothing),
     THROTTLE: (_throttle, _unthrottle),
     "double for ever": (_double_for_ever, _nothing),
     "elect an unclean leader": (_unclean, _nothing),

@@ -27,7 +27,7 @@ from tests.simulation.broker_wire import PORT, run_broker
 from tests.simulation.bucket import BucketJudge
 from tests.simulation.clients import Consumer, History, Prober, Producer, Style
 from tests.simulation.constants import settings_of, tight, turned
-from tests.simulation.faults import UNTIL_S, Fault
+from tests.simulation.faults import SCAN_STOPS, UNTIL_S, Fault
 from tests.simulation.gateways import Gateway, Surroundings
 from tests.simulation.kafka import Kafka
 from tests.simulation.loop import Process, current, deterministic, uncollected
@@ -457,7 +457,8 @@ def simulate(
         if planted is not None:
             stack.enter_context(planted)
         stack.enter_context(family.around())
-        stack.enter_context(turned(seed, any(map(older_than_tracking, chosen))))
+        short_scan = any(fault.kind == SCAN_STOPS for fault in chosen)
+        stack.enter_context(turned(seed, any(map(older_than_tracking, chosen)), short_scan))
         world = family.world(loop, seed, home, without, ends_at)
         stack.enter_context(patch.object(lease, "ID_HELD", Operator(world)))
         stack.callback(loop.finish)

@@ -29,6 +29,7 @@ from tests.simulation.faults import (
     PUT_BACK,
     RESET,
     RESTART,
+    SCAN_STOPS,
     STOP,
     THROTTLE,
     TROUBLED,
@@ -703,6 +704,34 @@ def _throttled(chance: random.Random) -> list[Fault]:
     return [Fault(THROTTLE, after, near(chance, 0.001), near(chance, 1.0), "worker")]
 
 
+def _behind_a_zombie(chance: random.Random) -> list[Fault]:
+    """A broker that is cut off from the write pause on goes on as the leader for its gateway, and
+    lacks what the next leader appends until a second closing; consumers that have read of that come
+    to its gateway alone."""
+    begins, lasts = near(chance, 0.002), round(chance.uniform(15.0, 17.0), 3)
+    away = [("broker2", who) for who in ("broker1", "broker3", "controller", "worker")]
+    away += [(who, LEADERS) for who in ("librdkafka-1", "java-2", "plain-3")]
+    found = [Fault("cut", "quiesce", begins, lasts, *link) for link in away]
+    found.append(Fault(RESET, "quiesce", round(begins + 0.01, 4), 0.0, LEADERS))
+    found.append(Fault("move the leader", "quiesce", round(begins + 0.02, 4), 0.0))
+    for client in ("consumer-1", "consumer-2"):
+        for gateway in ("gateway1", "gateway3"):
+            found.append(Fault("cut", "quiesce", 0.0, 4.0, client, gateway, 2, "crossed"))
+            found.append(Fault(RESET, "quiesce", 0.0, 0.0, gateway, client, 2))
+    return found
+
+
+def _not_found(chance: random.Random) -> list[Fault]:
+    """Producers hear nothing more from before the scan for producers until B0 is set, and what they
+    have written last lies further back than the scan goes."""
+    at, lasts = near(chance, 0.05), near(chance, 0.1)
+    who = chance.choice((("librdkafka-1",), ("java-2",), ("librdkafka-1", "java-2")))
+    return [
+        Fault(SCAN_STOPS, "clients", 0.0, 0.0),
+        *(Fault("cut one way", "track", at, lasts, LEADERS, one, until="crossed") for one in who),
+    ]
+
+
 THEMES = (
     _unheard,
     _untracked,
@@ -755,6 +784,8 @@ THEMES = (
     _tiered,
     _promoted,
     _throttled,
+    _behind_a_zombie,
+    _not_found,
 )
 """In the order of their turns."""
 
