@@ -443,6 +443,8 @@ class Producer(Client):
             return
         if code in FATAL and len(self.lives.possible(self._since)) == 1:
             sent.fatal = code.name  # of one topic, in which it has its place
+        if code in FINAL:
+            sent.fatal = code.name  # its records are as they are to be: no log may refuse them
         if code in FATAL and self._style is Style.JAVA and code not in ENDS:
             self._history.note(f"{self._label}: {code.name} for batch {sent.number}")
             sent.attempts, self._unresolved, self._gap = 0, True, True

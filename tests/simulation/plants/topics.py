@@ -32,11 +32,11 @@ def _never(*_: Any, **__: Any) -> bool:
 
 
 bug("born unawares", "a topic that is born diskless is shown before every gateway knows its id: "
-    "requests by id reach its sealed log", (*PAST_B0, Kind.SENT),
+    "requests by id reach its sealed log, which takes no record", (*PAST_B0, Kind.SENT, Kind.FATAL),
     instead(TrackingView, "is_hidden", _never), instead(_Creation, "_barrier", _says_nothing),
     recreation=True)  # fmt: skip
 bug("birth counted twice", "that gateways track a name counts as if they knew its id, and the name "
-    "is shown: requests by id reach its sealed log", (*PAST_B0, Kind.SENT),
+    "is shown: requests by id reach its sealed log", (*PAST_B0, Kind.SENT, Kind.FATAL),
     edited(Topics, "complete_creation", ("            topic.round += 1\n"
                                          "            topic.acknowledged.clear()\n",
                                          "            pass\n")),
