@@ -153,23 +153,6 @@ async def test_a_wrong_input_is_refused_with_the_choice(
     assert "choose among read-only, disabled, enabled" in refused.value.cause.message
 
 
-async def test_another_target_ends_the_wait_and_the_users_retention_is_given_back(
-    world: TieringWorld, client: Client
-) -> None:
-    world.configs, world.not_proven = dict(OFF), 1_000_000
-    async with world.worker(client):
-        handle = await world.start(client, "enabled")
-        await within("a look for the proof", world.proving.wait(), WITHIN_S)
-        redirected = await start_or_redirect(
-            client, world.queue, world.ref, TieredStorageInput(world.topic, "disabled")
-        )
-        outcome = await ended(redirected)
-    assert redirected.id == handle.id
-    assert outcome.state == "disabled"
-    assert world.configs["remote.storage.enable"] == "false"
-    assert world.configs["local.retention.ms"] == "3600000"
-
-
 async def test_a_target_that_is_refused_leaves_the_one_that_runs(
     world: TieringWorld, client: Client
 ) -> None:
@@ -394,6 +377,22 @@ class TestTheTopicsId:
     @pytest.fixture
     def client(self, server: WorkflowEnvironment) -> Client:
         return server.client
+
+    async def test_another_target_ends_the_wait_and_the_users_retention_is_given_back(
+        self, world: TieringWorld, client: Client
+    ) -> None:
+        world.configs, world.not_proven = dict(OFF), 1_000_000
+        async with world.worker(client):
+            handle = await world.start(client, "enabled")
+            await within("a look for the proof", world.proving.wait(), WITHIN_S)
+            redirected = await start_or_redirect(
+                client, world.queue, world.ref, TieredStorageInput(world.topic, "disabled")
+            )
+            outcome = await ended(redirected)
+        assert redirected.id == handle.id
+        assert outcome.state == "disabled"
+        assert world.configs["remote.storage.enable"] == "false"
+        assert world.configs["local.retention.ms"] == "3600000"
 
     async def test_a_migration_does_not_begin_while_tiered_storage_is_switched(
         self, world: TieringWorld, client: Client
