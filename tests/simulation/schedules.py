@@ -561,15 +561,28 @@ def _refused_start(chance: random.Random) -> list[Fault]:
 
 
 def _stand_in(chance: random.Random) -> list[Fault]:
-    """The leader's gateway is away; what those that stand in for it send to its broker comes there
-    late."""
+    """The leader's gateway stops before the topic is tracked, and is back for the barrier; what one
+    that stands in for it had sent to its broker by then comes there late."""
     late = chance.choice((PERSISTS, "B0", "crossed"))
-    after, at = chance.choice((("clients", 1.3), ("track ended", 0.0), ("quiesce", 0.0)))
+    begins, lasts = round(chance.uniform(1.2, 1.45), 3), near(chance, 0.002)
     return [
-        Fault("kill", "clients", 0.2, 7.0, LEADERS),
-        *(Fault("cut one way", after, at, near(chance, 0.002), who, "broker2", until=late)
+        Fault(STOP, "clients", near(chance, 0.06), round(chance.uniform(2.0, 2.6), 3), LEADERS),
+        Fault("cut one way", "clients", begins, lasts, "gateway1", "broker2", until=late),
+    ]
+
+
+def _stand_in_of_tracked(chance: random.Random) -> list[Fault]:
+    """The leader's gateway stops when it has acknowledged the topic; what those that stand in for
+    it send to its broker before the pause comes there when the log's end was read."""
+    late = chance.choice((PERSISTS, PERSISTS, END_READ, "B0"))
+    held, lasts = round(chance.uniform(3.0, 3.8), 3), near(chance, 0.002)
+    begins = round(held - chance.uniform(0.1, 0.4), 3)
+    slow = "Postgres is slow with acknowledgements of tracking by"
+    return [
+        Fault(slow, "track", 0.0, held, "gateway3"),
+        Fault(STOP, "track", near(chance, 0.3), 8.0, LEADERS),
+        *(Fault("cut one way", "track", begins, lasts, who, "broker2", until=late)
           for who in ("gateway1", "gateway3")),
-        *_b0_late(chance),
     ]  # fmt: skip
 
 
