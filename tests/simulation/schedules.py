@@ -561,13 +561,13 @@ def _refused_start(chance: random.Random) -> list[Fault]:
 
 
 def _stand_in(chance: random.Random) -> list[Fault]:
-    """The leader's gateway stops before the topic is tracked, and is back for the barrier; what one
-    that stands in for it had sent to its broker by then comes there late."""
+    """The leader's gateway stops before the topic is tracked, and is back for the barrier; what
+    those that stand in for it had sent to its broker by then comes there late."""
     late = chance.choice((PERSISTS, "B0", "crossed"))
     begins, lasts = round(chance.uniform(1.2, 1.45), 3), near(chance, 0.002)
     return [
         Fault(STOP, "clients", near(chance, 0.06), round(chance.uniform(2.0, 2.6), 3), LEADERS),
-        Fault("cut one way", "clients", begins, lasts, "gateway1", "broker2", until=late),
+        *_from_stand_ins("clients", begins, lasts, late),
     ]
 
 
@@ -581,9 +581,16 @@ def _stand_in_of_tracked(chance: random.Random) -> list[Fault]:
     return [
         Fault(slow, "track", 0.0, held, "gateway3"),
         Fault(STOP, "track", near(chance, 0.3), 8.0, LEADERS),
-        *(Fault("cut one way", "track", begins, lasts, who, "broker2", until=late)
-          for who in ("gateway1", "gateway3")),
-    ]  # fmt: skip
+        *_from_stand_ins("track", begins, lasts, late),
+    ]
+
+
+def _from_stand_ins(after: str, at: float, lasts: float, late: str) -> list[Fault]:
+    """What stand-ins of the leader's gateway send to its broker comes there ``late``."""
+    return [
+        Fault("cut one way", after, at, lasts, who, "broker2", until=late)
+        for who in ("gateway1", "gateway3")
+    ]
 
 
 def _newcomer(chance: random.Random) -> list[Fault]:
@@ -799,6 +806,7 @@ THEMES = (
     _throttled,
     _behind_a_zombie,
     _not_found,
+    _stand_in_of_tracked,
 )
 """In the order of their turns."""
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from tests.history.violations import Kind
+from tests.simulation.loop import current
 from tests.simulation.plants.bug import PAST_B0, Change, Theme, as_in_table, edited, instead
 from tideline.control_plane.memory import MemoryControlPlane
 from tideline.control_plane.memory.gateways import ACTIVE, FENCED, Gateways
@@ -241,10 +242,18 @@ bug("stand-in ungated", "what a gateway forwards for another one, in whose place
             "            and self.context.connection.broker_id == self._leaders._node\n"
             "            else None")),
     stand_ins=True)  # fmt: skip
+
+
+async def _drain_own(self: ConnectionRegistry) -> None:
+    """Of connections to the broker that the gateway is beside."""
+    own = ConnectionRegistry()
+    for connection in self:
+        if connection.broker_id == int(current().name[-1]):
+            own.add(connection)
+    await DRAIN_ALL(own)
+
+
+DRAIN_ALL = ConnectionRegistry.drain
 bug("stand-in undrained", "a topic is acknowledged without waiting for what the gateway had passed "
     "to the brokers of those in whose place it stands, and that is told ungated", PAST_B0,
-    edited(ConnectionRegistry, "drain",
-           ("for connection in self\n",
-            "for connection in self\n"
-            "            if connection.broker_id == min(self.brokers)\n")),
-    stand_ins=True)  # fmt: skip
+    instead(ConnectionRegistry, "drain", _drain_own), stand_ins=True)  # fmt: skip
