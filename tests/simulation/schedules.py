@@ -123,7 +123,8 @@ def _started_again(chance: random.Random) -> list[Fault]:
     return [
         Fault(slow, "track", 0.0, round(chance.uniform(1.0, 3.0), 3), LEADERS),
         Fault(ABORT, "track", near(chance, 0.2), 0.0),
-        Fault("cut", RESTART, near(chance, 0.2), 5.5, LEADERS, "postgres"),
+        Fault("cut", RESTART, near(chance, 0.2), 6.5, LEADERS, "postgres"),
+        _still_until_b0(chance, f"{RESTART} > quiesce"),
     ]
 
 
@@ -144,10 +145,9 @@ def _untracked(chance: random.Random) -> list[Fault]:
     """The leader's gateway hears nothing of the migration from before it begins, and stands still
     while B0 is looked for: else the log would never come to rest."""
     begins = round(chance.uniform(0.9, 1.4), 3)
-    still = chance.choice(("freeze", "suspend the machine of"))
     return [
         Fault("cut", "clients", begins, round(chance.uniform(5.5, 7.5), 3), LEADERS, "postgres"),
-        Fault(still, "quiesce", 0.0, near(chance, 0.005), LEADERS, until="B0"),
+        _still_until_b0(chance, "quiesce"),
     ]
 
 
@@ -188,7 +188,14 @@ def _replaced(chance: random.Random) -> list[Fault]:
     return [
         Fault("cut", "clients", begins, 6.5, LEADERS, "postgres"),
         Fault("double", "clients", round(begins + 0.05, 3), 6.4, LEADERS),
+        _still_until_b0(chance, "quiesce"),
     ]
+
+
+def _still_until_b0(chance: random.Random, after: str) -> Fault:
+    """The leader's gateway, so that the log comes to rest."""
+    still = chance.choice(("freeze", "suspend the machine of"))
+    return Fault(still, after, 0.0, near(chance, 0.005), LEADERS, until="B0")
 
 
 def _unheard(chance: random.Random) -> list[Fault]:
@@ -233,7 +240,8 @@ def _aborted(chance: random.Random) -> list[Fault]:
     return [
         Fault(slow, "track", 0.0, held, chance.choice(("gateway1", "gateway3"))),
         Fault(ABORT, "track", near(chance, 0.15), 0.0),
-        Fault("cut", RESTART, near(chance, 0.3), 6.0, LEADERS, "postgres"),
+        Fault("cut", RESTART, near(chance, 0.3), 6.5, LEADERS, "postgres"),
+        _still_until_b0(chance, f"{RESTART} > quiesce"),
     ]
 
 
@@ -403,19 +411,33 @@ def _read_and_not_written(chance: random.Random) -> list[Fault]:
 
 
 def _question_over_closing(chance: random.Random) -> list[Fault]:
-    """A question that was read before the closing is answered after B0 was read from the log's
-    end."""
-    asked = chance.choice(("quiesce > gateway2 confirm_partitions done", CLOSING))
-    late = "confirmations are answered late to"
-    found = [Fault(late, asked, 0.0, near(chance, 0.005), LEADERS, until=chance.choice(
-        ("roll ended", END_READ, "B0", "crossed")))]  # fmt: skip
-    if chance.random() < 0.5:
-        found.append(Fault("suspend the machine of", CLOSED, near(chance, 0.002),
-                           near(chance, 0.01), LEADERS, until="B0"))  # fmt: skip
-    if chance.random() < 0.7:
-        found.append(Fault("cut one way", CLOSING, 0.0, near(chance, 0.002), LEADERS, "broker2",
-                           until=chance.choice(("roll ended", END_READ, "B0"))))  # fmt: skip
-    return found
+    """A question that was read before the closing is answered after the log's end was read and the
+    leader's gateway has appended behind it: its lease has lapsed by the closing, and its clock,
+    which stood still for a while, says that it is valid."""
+    begins, answered = near(chance, 0.02), near(chance, chance.choice((0.03, 0.1)))
+    return [
+        Fault("renewals fail for", "track", 0.0, 6.5, LEADERS),
+        Fault("suspend the machine of", "track", begins, round(chance.uniform(2.6, 3.2), 3),
+              LEADERS),
+        Fault("confirmations are answered late to", "track ended", 0.0, answered, LEADERS,
+              until=END_READ),
+        Fault("cut one way", "quiesce", 0.0, near(chance, 0.001), LEADERS, "broker2",
+              until=END_READ),
+        *_b0_late(chance),
+    ]  # fmt: skip
+
+
+def _fenced_and_asking(chance: random.Random) -> list[Fault]:
+    """The machine of the leader's gateway stands still until the log's end was read, and does not
+    hear that it is fenced, since its renewals fail: it asks of what came to its broker late."""
+    late = chance.choice((END_READ, PERSISTS))
+    return [
+        Fault("renewals fail for", "quiesce", 0.0, 6.5, LEADERS),
+        *_held_back(chance, chance.choice(("quiesce", "track ended")), late),
+        Fault("suspend the machine of", "quiesce", near(chance, 0.05), near(chance, 0.02), LEADERS,
+              until=PERSISTS),
+        *_b0_late(chance),
+    ]  # fmt: skip
 
 
 def _closed_twice(chance: random.Random) -> list[Fault]:
@@ -548,7 +570,7 @@ def _learns_late(chance: random.Random) -> list[Fault]:
 
 def _refused_start(chance: random.Random) -> list[Fault]:
     """The leader's gateway starts over a disk of before the tracking, is refused, and then Postgres
-    is away for longer than a start waits."""
+    is away for longer than a start waits; clients come to it then."""
     after = chance.choice((CLOSED, "B0", "crossed"))
     at = near(chance, 0.01)
     refused = round(chance.uniform(0.5, 1.0), 3)
@@ -557,6 +579,7 @@ def _refused_start(chance: random.Random) -> list[Fault]:
         Fault(PUT_BACK, after, at, 0.2, LEADERS),
         Fault("Postgres refuses", after, at, refused, LEADERS),
         Fault("Postgres fails", after, round(at + refused, 4), 11.0, LEADERS),
+        *(Fault(RESET, after, near(chance, served), 0.0, ANY) for served in (9.0, 9.5, 10.0)),
     ]
 
 
@@ -807,6 +830,7 @@ THEMES = (
     _behind_a_zombie,
     _not_found,
     _stand_in_of_tracked,
+    _fenced_and_asking,
 )
 """In the order of their turns."""
 
