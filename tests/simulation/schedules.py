@@ -421,8 +421,8 @@ def _question_over_closing(chance: random.Random) -> list[Fault]:
               LEADERS),
         Fault("confirmations are answered late to", "track ended", 0.0, answered, LEADERS,
               until=END_READ),
-        Fault("cut one way", "quiesce", 0.0, near(chance, 0.001), LEADERS, "broker2",
-              until=END_READ),
+        Fault("cut one way", "track ended", near(chance, 0.012), near(chance, 0.001), LEADERS,
+              "broker2", until=END_READ),
         *_b0_late(chance),
     ]  # fmt: skip
 
@@ -579,7 +579,8 @@ def _refused_start(chance: random.Random) -> list[Fault]:
         Fault(PUT_BACK, after, at, 0.2, LEADERS),
         Fault("Postgres refuses", after, at, refused, LEADERS),
         Fault("Postgres fails", after, round(at + refused, 4), 11.0, LEADERS),
-        *(Fault(RESET, after, near(chance, served), 0.0, ANY) for served in (9.0, 9.5, 10.0)),
+        *(Fault("freeze", after, 8.6, 2.5, who) for who in ALL if who != LEADERS),
+        *(Fault(RESET, after, served, 0.0, ANY) for served in (8.7, 9.3)),
     ]
 
 
