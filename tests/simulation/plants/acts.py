@@ -75,8 +75,14 @@ def _always_awaited(self: Partition, gateway_id: int, incarnation: Any, *, activ
 
 
 STANDING = Partition.standing
-bug("witnesses", "every incarnation counts as a witness of a closing, also after it acknowledged",
-    PAST_B0, instead(Partition, "standing", _always_awaited))  # fmt: skip
+bug("witnesses", "every incarnation counts as a witness of a closing, also after it acknowledged, "
+    "which it does while produces are in flight", PAST_B0,
+    instead(Partition, "standing", _always_awaited),
+    edited(QuiesceKeeper, "_acknowledge",
+           ("await asyncio.gather(self._find_ceiling(at, topic.name), fence.idle.wait())",
+            "await self._find_ceiling(at, topic.name)")),
+    edited(quiesce, "judge", (" and closed_generation == ticket.closed_generation", ""))
+    )  # fmt: skip
 
 
 def _nobody(self: Gateways) -> list[Any]:
