@@ -145,9 +145,10 @@ def _untracked(chance: random.Random) -> list[Fault]:
     """The leader's gateway hears nothing of the migration from before it begins, and stands still
     while B0 is looked for: else the log would never come to rest."""
     begins = round(chance.uniform(0.9, 1.4), 3)
+    still = chance.choice(("freeze", "suspend the machine of"))
     return [
         Fault("cut", "clients", begins, round(chance.uniform(5.5, 7.5), 3), LEADERS, "postgres"),
-        _still_until_b0(chance, "quiesce"),
+        Fault(still, "quiesce", 0.0, near(chance, 0.005), LEADERS, until="B0"),
     ]
 
 
