@@ -42,6 +42,11 @@ SCAN_STOPS = "the scan for producers stops early"
 THROTTLE = "brokers throttle the fetches of"
 THROTTLED_S = 0.2
 """How long a client is told to wait by a fetch that is over its quota."""
+BEGINS = "a producer begins to write:"
+"""Its name says how it behaves: no suffix knows it."""
+READ_BUCKET = "the bucket is read at each commit for"
+TURNED_DOWN = "one upload is stored, and refused after"
+STOPPED_DOUBLE = "double, and stop,"
 UNTIL_S = 6.5
 """How long a fault lasts at most whose end is a milestone."""
 
@@ -265,6 +270,23 @@ def _unthrottle(world: World, fault: Fault) -> None:
         broker.throttled.pop(fault.who, None)
 
 
+def _undouble_gently(world: World, fault: Fault) -> None:
+    """As SIGTERM does: its id is free at once."""
+    world.doubles[int(fault.who[7:])].stop()
+
+
+def _begin_to_write(world: World, fault: Fault) -> None:
+    world.begin_to_write(fault.who)
+
+
+def _read_bucket(world: World, fault: Fault) -> None:
+    world.read_bucket(True)
+
+
+def _leave_bucket(world: World, fault: Fault) -> None:
+    world.read_bucket(False)
+
+
 def _double_for_ever(world: World, fault: Fault) -> None:
     world.left.add(int(fault.who[7:]))
     world.doubles[int(fault.who[7:])].start()
@@ -287,6 +309,9 @@ KINDS: dict[str, tuple[Callable[[World, Fault], None], Callable[[World, Fault], 
     "freeze": (_freeze, _thaw),
     "suspend the machine of": (_suspend, _resume),
     "double": (_double, _undouble),
+    STOPPED_DOUBLE: (_double, _undouble_gently),
+    BEGINS: (_begin_to_write, _nothing),
+    READ_BUCKET: (_read_bucket, _leave_bucket),
     "move the leader": (_move, _nothing),
     ABORT: (_abort, _nothing),
     "wall clock jumps at": (_wall, _nothing),
@@ -318,6 +343,8 @@ TROUBLED = {
     HANGING_B0: ("postgres", "initialize_diskless_migration", How.HANGS),
     "one upload hangs for": ("s3", "put", How.HANGS),
     "one upload fails for": ("s3", "put", How.FAILS),
+    TURNED_DOWN: ("s3", "put", How.TURNED_DOWN),
+    "one upload is stored, and fails, for": ("s3", "put", How.UNHEARD),
     "uploads fail for": ("s3", "put", How.FAILS),
     "uploads are refused for": ("s3", "put", How.REFUSES),
     "uploads hang for": ("s3", "put", How.HANGS),
@@ -325,7 +352,7 @@ TROUBLED = {
     "uploads are stored, and fail, for": ("s3", "put", How.UNHEARD),
 }
 """The server, its call (empty: all), and what becomes of it; of one gateway or of each."""
-OF_ONE_CALL = ("one upload hangs for", "one upload fails for")
+OF_ONE_CALL = tuple(kind for kind in TROUBLED if kind.startswith("one upload "))
 KINDS |= dict.fromkeys(TROUBLED, (_trouble, _end_trouble))
 UPLOADS = tuple(kind for kind, (_, call, _) in TROUBLED.items() if call == "put")
 COMMITS = tuple(kind for kind, (_, call, _) in TROUBLED.items() if call == "commit_file")
@@ -341,6 +368,7 @@ AT_ONCE = (
     "wall clock jumps at",
     "wall clock goes back at",
     RESET,
+    BEGINS,
 )
 ALL = ("gateway1", "gateway2", "gateway3")
 CLIENTS = "clients"

@@ -24,6 +24,8 @@ from tideline.control_plane.memory import MemoryControlPlane
 from tideline.control_plane.model import BoundaryToPersist
 from tideline.domain.authorization import Verdict
 from tideline.domain.ids import TopicIdPartition
+from tideline.domain.wal_footer import decode_tail
+from tideline.domain.wal_tail import log_of
 from tideline.gateway.assembly import Parts, build_parts, build_rules
 from tideline.gateway.context import ConnectionRegistry, RequestContext
 from tideline.gateway.quotas import ClientQuotas
@@ -45,6 +47,9 @@ class AllAllowed(TopicRights):
 
     async def judge(self, context: RequestContext, topics: Iterable[str]) -> Judged:
         return Judged(dict.fromkeys(topics, Verdict.ALLOWED))
+
+    def known_to_allow(self, context: RequestContext, topics: Iterable[str]) -> bool:
+        return True
 
 
 class NoQuotas(ClientQuotas):
@@ -108,7 +113,17 @@ class Surroundings:
 
     def store_for(self, process: Process) -> RemoteStore:
         remote = Remote(self.loop, self.loop.network, process)
-        return RemoteStore(remote, self.servers["s3"], self.objects)
+        return RemoteStore(remote, self.servers["s3"], self.objects, self._brings_a_newcomer)
+
+    def _brings_a_newcomer(self, body: bytes) -> bool:
+        """Whether an object has batches of a producer that its suffix does not know yet."""
+        return any(
+            batch.producer_id >= 0
+            and (partition := self.plane.topics.partition(log_of(batch))) is not None
+            and partition.suffix is not None
+            and batch.producer_id not in partition.suffix.producers
+            for batch in decode_tail(body, len(body)).batches
+        )
 
 
 class Gateway:

@@ -16,13 +16,18 @@ import os
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from contextvars import Context, ContextVar, copy_context
 from typing import Any
 from unittest.mock import patch
 
 from tideline import background
+from tideline.gateway.produce.commit_stream import CommitStream
+from tideline.gateway.produce.object_keys import ObjectKeys
+from tideline.gateway.produce.wal import WalWriter
+from tideline.gateway.standing import Standing
+from tideline.gateway.tracking.view import TrackingView
 
 _process: ContextVar[Process | None] = ContextVar("process", default=None)
 WALL_START_S = 1_700_000_000.0
@@ -269,6 +274,23 @@ def _ahead() -> float:
     return 0.0 if process is None else process.wall_ahead
 
 
+KEEP_A_CLOCK = (CommitStream, ObjectKeys, WalWriter, TrackingView, Standing)
+"""Whose clock is a default of a parameter, which was taken from its module when they were read."""
+
+
+@contextmanager
+def _as_defaults(clocks: Mapping[Any, Callable[[], float]]) -> Iterator[None]:
+    """These instead of the machine's, where they are defaults."""
+    with ExitStack() as stack:
+        for owner in KEEP_A_CLOCK:
+            made = owner.__init__
+            named = {k: clocks.get(v, v) for k, v in (made.__kwdefaults__ or {}).items()}
+            placed = tuple(clocks.get(v, v) for v in made.__defaults__ or ())
+            stack.enter_context(patch.object(made, "__kwdefaults__", named))
+            stack.enter_context(patch.object(made, "__defaults__", placed))
+        yield
+
+
 @contextmanager
 def deterministic(loop: VirtualLoop, seed: int | str) -> Iterator[None]:
     """Clocks are the loop's, as the running process's machine has them; chance is the seed's."""
@@ -282,7 +304,9 @@ def deterministic(loop: VirtualLoop, seed: int | str) -> Iterator[None]:
     def wall() -> float:
         return WALL_START_S + loop.time() + _ahead()
 
+    clocks = {time.monotonic: monotonic, time.time: wall}
     with (
+        _as_defaults(clocks),
         patch.object(time, "monotonic", monotonic),
         patch.object(time, "time", wall),
         patch.object(time, "clock_gettime", lambda _: monotonic()),

@@ -25,6 +25,8 @@ from tideline.object_store.client import (
 CALL_S = 2.0
 ATTEMPTS = 3
 PERSIST = "initialize_diskless_migration"
+FIRST_PUT = "put of a newcomer"
+"""The milestone of an object with batches of a producer that the suffix does not know."""
 ANY = "gateway"
 """In the place of a caller: every gateway."""
 
@@ -37,6 +39,7 @@ class How(Enum):
     HANGS = "it is done when the fault is over, whoever still waits for it"
     LATE = "it is done at once, and answered when the fault is over"
     UNHEARD = "it is done, and an error is answered"
+    TURNED_DOWN = "it is done at once, and the caller is refused when the fault is over"
 
 
 class Trouble:
@@ -97,8 +100,10 @@ class Server:
             await asyncio.sleep(0)
         if how is How.UNHEARD:
             raise error
-        if trouble is not None and how is How.LATE:
+        if trouble is not None and how in (How.LATE, How.TURNED_DOWN):
             await trouble.over.wait()
+        if how is How.TURNED_DOWN:
+            raise refusal
         return result
 
 
@@ -208,15 +213,28 @@ class RemotePlane:
 class RemoteStore:
     """An :class:`tideline.object_store.ObjectStore` behind the network."""
 
-    def __init__(self, remote: Remote, server: Server, objects: dict[str, bytes]) -> None:
+    def __init__(
+        self,
+        remote: Remote,
+        server: Server,
+        objects: dict[str, bytes],
+        brings_a_newcomer: Callable[[bytes], bool],
+    ) -> None:
+        """``brings_a_newcomer``: whether an object has batches of a producer that the suffix does
+        not know."""
         self._remote, self._server, self._objects = remote, server, objects
+        self._brings_a_newcomer = brings_a_newcomer
 
     async def put(self, key: str, body: bytes) -> None:
         async def store() -> None:
             await asyncio.sleep(0.004)
             self._objects.setdefault(key, body)
 
-        if self._server.milestones.reach("put", self._remote.caller.name):
+        caller, milestones = self._remote.caller.name, self._server.milestones
+        awaited = milestones.reach("put", caller)
+        if self._brings_a_newcomer(body):
+            awaited |= milestones.reach(FIRST_PUT, caller)
+        if awaited:
             await asyncio.sleep(0)
         await self._call("put", key, store)
 

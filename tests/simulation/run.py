@@ -174,6 +174,8 @@ class World:
         """Since when machines stand still."""
         self.begun = self._under_way = 0
         """Faults: those that were begun, and those that are due or not over."""
+        self._reading: asyncio.Task[None] | None = None
+        """What reads the bucket behind each commit."""
         self.found: list[Violation] = []
         """What did not end although nothing stood in its way any more, and what the bucket told
         wrongly."""
@@ -255,6 +257,23 @@ class World:
         self.producers.append(producer)
         self.clients.append(name)
         Process(self.loop, name).spawn(producer.run(), name)
+
+    def begin_to_write(self, name: str) -> None:
+        """A producer that no suffix knows, as its name says: it writes to the first partition."""
+        if not any(producer.stopping for producer in self.producers):
+            self.around.milestones.reach(f"{name} begins")
+            self._begin_to_write(name, Style(name.partition("-")[0]), 0)
+
+    def read_bucket(self, at_each_commit: bool) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
+        reading = self._read_at_commits() if at_each_commit else None
+        self._reading = None if reading is None else asyncio.ensure_future(reading)
+
+    async def _read_at_commits(self) -> None:
+        while True:
+            await self.around.milestones.next("gateway commit_file done")
+            self._look()
 
     def reader(self, kind: type[R], name: str, number: int, **given: Any) -> R:
         """Not yet begun."""

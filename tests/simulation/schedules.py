@@ -13,6 +13,7 @@ from tests.simulation.faults import (
     ABORT,
     ALL,
     AT_ONCE,
+    BEGINS,
     CLIENTS,
     CLOSED,
     CLOSING,
@@ -27,16 +28,19 @@ from tests.simulation.faults import (
     PERSISTS,
     PROMOTE,
     PUT_BACK,
+    READ_BUCKET,
     RESET,
     RESTART,
     SCAN_STOPS,
     STOP,
+    STOPPED_DOUBLE,
     THROTTLE,
     TROUBLED,
+    TURNED_DOWN,
     UPLOADS,
     Fault,
 )  # fmt: skip
-from tests.simulation.postgres import ANY
+from tests.simulation.postgres import ANY, FIRST_PUT
 
 
 def pace_of(seed: int) -> float:
@@ -777,6 +781,111 @@ def _not_found(chance: random.Random) -> list[Fault]:
     ]
 
 
+TAKEN_OVER = "twin2 register_gateway done"
+"""The second process of the leader's gateway has its id."""
+NEWCOMERS = ("java-6", "librdkafka-7", "java-8")
+"""Producers that begin by a fault."""
+
+
+def _newcomers(after: str, at: float, apart: float) -> list[Fault]:
+    """Producers that no suffix knows begin, one after the other."""
+    return [
+        Fault(BEGINS, after, round(at + apart * number, 4), 0.0, name)
+        for number, name in enumerate(NEWCOMERS)
+    ]
+
+
+def _first_put_of(name: str) -> str:
+    return f"{name} begins > gateway {FIRST_PUT}"
+
+
+def _first_put_late(chance: random.Random) -> list[Fault]:
+    """The object with the first batch of a producer is put for longer than those behind it."""
+    return [
+        *_newcomers("crossed", near(chance, 0.3), near(chance, 1.5)),
+        *(Fault("one upload hangs for", _first_put_of(name), 0.0,
+                round(chance.uniform(0.4, 1.2), 3), ANY) for name in NEWCOMERS),
+    ]  # fmt: skip
+
+
+def _first_put_refused(chance: random.Random) -> list[Fault]:
+    """The object with the first batch of a producer is stored, and refused, soon or when others are
+    stored behind it, and the producer hears of it late."""
+    found = _newcomers("crossed", near(chance, 0.3), near(chance, 1.5))
+    for name in NEWCOMERS:
+        after, lasts = _first_put_of(name), near(chance, chance.choice((0.05, 0.5)))
+        found.append(Fault(TURNED_DOWN, after, 0.0, lasts, ANY))
+        found.append(Fault("cut one way", after, 0.0, round(lasts + 0.7, 4), LEADERS, name))
+    return [*found, Fault(READ_BUCKET, "crossed", 0.0, 6.0)]
+
+
+def _late_when_parked(chance: random.Random) -> list[Fault]:
+    """Producers begin in the pause, and B0 is set when their first batches have waited for too
+    long, and the others have not; they hear of it late. Others begin when it is about to be set."""
+    lasts = round(chance.uniform(4.05, 4.5), 3)
+    found = _newcomers("roll ended", 0.0, near(chance, 0.2))
+    cuts = [Fault("cut one way", "roll ended", near(chance, 1.5), lasts, LEADERS, fault.who)
+            for fault in found]  # fmt: skip
+    just_before = [
+        Fault(BEGINS, "roll ended", round(lasts - chance.uniform(0.0, 0.3), 3), 0.0, name)
+        for name in ("java-9", "librdkafka-10", "java-11")
+    ]
+    return [*found, *cuts, *just_before, Fault("freeze", "roll ended", 0.0, lasts, "worker")]
+
+
+def _twice_in_a_new_epoch(chance: random.Random) -> list[Fault]:
+    """Producers that rather lose than wait give up what they have sent, and begin a new epoch, and
+    soon another one."""
+    lasts = 3.6
+    apart = lasts + chance.uniform(0.2, 0.5)
+    hangs = [
+        Fault("commits hang for", "crossed", round(0.4 + apart * number, 3), lasts, ANY)
+        for number in range(3)
+    ]
+    return [*_newcomers("crossed", 0.0, near(chance, 0.05)), *hangs]
+
+
+def _fenced_with_commits(chance: random.Random) -> list[Fault]:
+    """The leader's gateway is fenced, and soon another incarnation, while it has not heard that
+    objects of the one before were committed."""
+    return _fenced_and_back(chance, "commits are done, and fail, for")
+
+
+def _fenced_with_uploads(chance: random.Random) -> list[Fault]:
+    """The same, while objects of the incarnation before are put; and then it is killed."""
+    killed = Fault("kill", TAKEN_OVER, near(chance, 2.5), 0.3, LEADERS)
+    return [*_fenced_and_back(chance, "uploads hang for"), killed]
+
+
+def _fenced_and_back(chance: random.Random, kind: str) -> list[Fault]:
+    at = near(chance, 0.8)
+    begins, goes_on = round(at + chance.uniform(1.0, 1.8), 3), near(chance, 0.8)
+    return [
+        Fault("renewals fail for", "crossed", at, near(chance, 0.3), LEADERS, until=TAKEN_OVER),
+        Fault(STOPPED_DOUBLE, "crossed", round(at + 0.02, 4), near(chance, 0.05), LEADERS,
+              until=TAKEN_OVER),
+        Fault(kind, "crossed", begins, goes_on, LEADERS, until=TAKEN_OVER),
+    ]  # fmt: skip
+
+
+def _stored_twice(chance: random.Random) -> list[Fault]:
+    """Objects are stored, and put again under another key."""
+    return [
+        *(Fault("one upload is stored, and fails, for", f"crossed > {LEADERS} put", 0.0, 0.5,
+                LEADERS, nth=nth) for nth in chance.sample(range(1, 20), 4)),
+        Fault(READ_BUCKET, "crossed", 0.0, 5.0),
+    ]  # fmt: skip
+
+
+def _refused_and_stored(chance: random.Random) -> list[Fault]:
+    """Objects are stored, and refused, when others are stored behind them."""
+    return [
+        *(Fault(TURNED_DOWN, f"crossed > {LEADERS} put", 0.0, round(chance.uniform(0.3, 0.9), 3),
+                LEADERS, nth=nth) for nth in (1, 8, 15, 22)),
+        Fault(READ_BUCKET, "crossed", 0.0, 6.0),
+    ]  # fmt: skip
+
+
 THEMES = (
     _unheard,
     _untracked,
@@ -833,6 +942,14 @@ THEMES = (
     _not_found,
     _stand_in_of_tracked,
     _fenced_and_asking,
+    _first_put_late,
+    _first_put_refused,
+    _late_when_parked,
+    _twice_in_a_new_epoch,
+    _fenced_with_commits,
+    _fenced_with_uploads,
+    _stored_twice,
+    _refused_and_stored,
 )
 """In the order of their turns."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,9 +12,10 @@ from tests.simulation import bucket
 from tests.simulation.plants.bug import PAST_B0, Theme, edited, instead
 from tideline.control_plane.memory.files import FileStatus, WalFiles
 from tideline.control_plane.memory.plane import MemoryControlPlane
+from tideline.domain.ids import TopicIdPartition
 from tideline.domain.pipelining import RefusedSequences
 from tideline.domain.wal_footer import EarlierCommit
-from tideline.gateway.produce import at_once
+from tideline.gateway.produce import handler
 from tideline.gateway.produce.commit_stream import CommitStream, LeftOver
 from tideline.gateway.produce.object_keys import ObjectKeys
 from tideline.gateway.produce.parking import ParkingLot
@@ -128,11 +130,8 @@ bug("commits as uploads end (F)", "objects are committed in the order in which t
     "of a producer that the suffix does not know the later batch is the first", DISORDER,
     edited(WalWriter, "_commit_in_order",
            ("            obj = self._pipeline[0]\n",
-            "            await asyncio.wait([one.upload for one in self._pipeline],\n"
-            "                               return_when=asyncio.FIRST_COMPLETED)\n"
-            "            stored = [one for one in self._pipeline if one.upload.done()]\n"
-            "            if not stored:\n"
-            "                return\n"
+            "            while not (stored := [o for o in self._pipeline if o.upload.done()]):\n"
+            "                await asyncio.sleep(0.005)\n"
             "            obj = stored[0]\n"),
            ("if not self._pipeline or self._pipeline[0] is not obj:",
             "if obj not in self._pipeline:"),
@@ -156,13 +155,22 @@ def _goes_on(self: WalWriter) -> None:
 bug("objects of a fenced incarnation (I)", "what a fenced incarnation has under way is committed "
     "by the next one, in the stream of that", (*DISORDER, Kind.MISTOLD),
     instead(WalWriter, "drop_all", _goes_on))  # fmt: skip
-bug("parked ones overtaken (K)", "a produce that comes when B0 is known overtakes parked ones: the "
-    "first batch that the suffix sees of a new producer is not its first", DISORDER,
+
+
+def _a_moment_later(self: ParkingLot, logs: frozenset[TopicIdPartition]) -> None:
+    for log in logs:
+        asyncio.get_running_loop().call_later(0.05, self.drain, log)
+
+
+bug("parked ones overtaken (K)", "parked ones are let through a moment after B0 is known, and "
+    "what comes meanwhile overtakes them: the first batch that the suffix sees of a new producer "
+    "is not its first", DISORDER,
     edited(ParkingLot, "goes_on",
            ("        if self._lanes.get(log) or log in self._draining:\n"
             "            return False\n", "")),
     edited(ParkingLot, "offer", ("if not lane and log not in self._draining:",
-                                 "if True:")))  # fmt: skip
+                                 "if True:")),
+    instead(ParkingLot, "_drain_some", _a_moment_later))  # fmt: skip
 bug("last parked first", "what was parked is let through from its end on: the first batch that the "
     "suffix sees of a new producer is its last", DISORDER,
     edited(ParkingLot, "_take", ("lane.popleft()", "lane.pop()")))  # fmt: skip
@@ -177,7 +185,7 @@ bug("behind an expired one", "of what is parked on a connection only what is lat
             "elif True:")))  # fmt: skip
 bug("at once past a refusal", "a produce whose partitions are all in the suffix is appended "
     "without a look at what was refused of its producer", DISORDER,
-    edited(at_once, "appended_at_once",
+    edited(handler, "appended_at_once",
            ("if not all(may_pass((_log(batch.at), source), batch.producer) for batch in found):",
             "if may_pass is None:")))  # fmt: skip
 bug("withdrawn ones shifted", "an object some of whose batches were withdrawn is committed with "
