@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from time import monotonic
@@ -221,7 +221,8 @@ async def start_or_join(
             raise TemporalUnavailable(f"Temporal knows no workflow {ref.workflow_id} any more")
         if newest.workflow_type == TOPIC_WORKFLOW:
             return handle
-        _refuse_another(newest, ref.topic)
+        if _runs(newest):
+            raise _another(newest, ref.topic)
     raise _ended_each_time(ref.topic)
 
 
@@ -239,22 +240,25 @@ async def start_or_redirect(
     )
     for _ in range(_STARTS):
         newest = await _newest(handle)
-        if newest is not None and newest.workflow_type == TIERED_STORAGE_WORKFLOW and _runs(newest):
-            try:
+        if newest is None or not _runs(newest):
+            given = await with_what_is_held(client, ref, given)
+            with suppress(WorkflowAlreadyStartedError):
+                return await _start_change(client, task_queue, ref, given)
+        elif newest.workflow_type != TIERED_STORAGE_WORKFLOW:
+            raise _another(newest, ref.topic)
+        else:
+            with suppress(NoSuchMigration):  # it ended first
                 await update(handle, TieredStorageUpdate.TARGET, given, TieredStorageStatus)
-            except NoSuchMigration:
-                continue
-            return handle
-        if newest is not None and newest.workflow_type != TIERED_STORAGE_WORKFLOW:
-            _refuse_another(newest, ref.topic)
-        left = await unfinished_change(client, ref)
-        if left is not None:
-            given = replace(given, before_hold=left.before_hold)
-        try:
-            return await _start_change(client, task_queue, ref, given)
-        except WorkflowAlreadyStartedError:
-            continue
+                return handle
     raise _ended_each_time(ref.topic)
+
+
+async def with_what_is_held(
+    client: Client, ref: TopicRef, given: TieredStorageInput
+) -> TieredStorageInput:
+    """With the user's local retention, where :func:`unfinished_change` has left it held."""
+    left = await unfinished_change(client, ref)
+    return given if left is None else replace(given, before_hold=left.before_hold)
 
 
 async def update(
@@ -377,16 +381,14 @@ def _runs(described: WorkflowExecutionDescription) -> bool:
     return described.status is WorkflowExecutionStatus.RUNNING
 
 
-def _refuse_another(newest: WorkflowExecutionDescription, topic: str) -> None:
+def _another(newest: WorkflowExecutionDescription, topic: str) -> AnotherWorkflowRuns:
     """Migrations and switches of tiered storage share the topic's workflow id."""
-    if not _runs(newest):
-        return
     doing = (
         f"tiered storage of {topic!r} is being switched: `tideline tiered-storage show {topic}`"
         if newest.workflow_type == TIERED_STORAGE_WORKFLOW
         else f"{topic!r} migrates: `tideline status {topic}`; `tideline abort` ends it before B0"
     )
-    raise AnotherWorkflowRuns(f"{doing}. Only one of them runs at a time; nothing was changed")
+    return AnotherWorkflowRuns(f"{doing}. Only one of them runs at a time; nothing was changed")
 
 
 def _ended_each_time(topic: str) -> TemporalUnavailable:

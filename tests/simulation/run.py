@@ -243,7 +243,6 @@ class World:
         await self.around.milestones.wait(after)
         await asyncio.sleep(late_s)
         if not any(producer.stopping for producer in self.producers):
-            self.around.milestones.reach("newcomer")
             self._begin_to_write(f"{style.value}-{number}", style, 0)
 
     def _begin_to_write(self, name: str, style: Style, partition: int) -> None:

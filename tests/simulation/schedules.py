@@ -39,7 +39,7 @@ from tests.simulation.faults import (
     TURNED_DOWN,
     UPLOADS,
     Fault,
-)  # fmt: skip
+)
 from tests.simulation.postgres import ANY, FIRST_PUT
 
 
@@ -149,10 +149,9 @@ def _untracked(chance: random.Random) -> list[Fault]:
     """The leader's gateway hears nothing of the migration from before it begins, and stands still
     while B0 is looked for: else the log would never come to rest."""
     begins = round(chance.uniform(0.9, 1.4), 3)
-    still = chance.choice(("freeze", "suspend the machine of"))
     return [
         Fault("cut", "clients", begins, round(chance.uniform(5.5, 7.5), 3), LEADERS, "postgres"),
-        Fault(still, "quiesce", 0.0, near(chance, 0.005), LEADERS, until="B0"),
+        _still_until_b0(chance, "quiesce"),
     ]
 
 
@@ -611,33 +610,10 @@ def _from_stand_ins(after: str, at: float, lasts: float, late: str) -> list[Faul
     ]
 
 
-def _newcomer(chance: random.Random) -> list[Fault]:
-    """The first objects of a producer that the suffix does not know fail, or one of them is
-    late."""
-    who, nth = chance.choice((LEADERS, ANY)), chance.choice((1, 1, 2))
-    at = f"newcomer > {who} put"
-    kind = chance.choice(("one upload hangs for", "one upload hangs for", "one upload fails for"))
-    found = [Fault(kind, at, 0.0, round(chance.uniform(0.1, 1.5), 3), who, nth=nth)]
-    if chance.random() < 0.3:
-        found.append(Fault(RESET, at, near(chance, 0.05), 0.0, who))
-    return found
-
-
 def _long_pause(chance: random.Random) -> list[Fault]:
     """The pause lasts for longer than parked produces are waited for."""
     after = chance.choice((CLOSED, "roll ended", END_READ))
     return [Fault("freeze", after, 0.0, round(chance.uniform(3.0, 5.6), 3), "worker")]
-
-
-def _withdrawn(chance: random.Random) -> list[Fault]:
-    """A client leaves while an object with its batch, and with others', is on its way."""
-    client = chance.choice(("librdkafka-1", "java-2", "plain-3"))
-    found = []
-    for nth in chance.sample(range(1, 9), 3):
-        at = f"B0 > {LEADERS} put"
-        found.append(Fault("uploads hang for", at, 0.0, near(chance, 0.3), LEADERS, nth=nth))
-        found.append(Fault(RESET, at, near(chance, 0.15), 0.0, LEADERS, client, nth=nth))
-    return found
 
 
 def _sent_and_fenced(chance: random.Random) -> list[Fault]:
@@ -891,7 +867,6 @@ THEMES = (
     _behind_the_end,
     _passed_before,
     _started_again,
-    _newcomer,
     _moved,
     _zombie_b0,
     _uploads_fail,
@@ -906,7 +881,6 @@ THEMES = (
     _fenced_with_objects,
     _replaced,
     _at_another_place,
-    _withdrawn,
     _by_its_snapshot_alone,
     _stand_in,
     _moved_early,

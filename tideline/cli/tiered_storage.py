@@ -238,9 +238,7 @@ async def _start(
         client = await temporal.connect(settings)
         found = await look(services, given.topic)
         ref = TopicRef(given.topic, UUID(found.topic_id).hex, len(found.partitions))
-        left = await temporal.unfinished_change(client, ref)
-        if left is not None:
-            given = replace(given, before_hold=left.before_hold)
+        given = await temporal.with_what_is_held(client, ref, given)
         await review(services, ref, given)
     queue = settings.temporal_task_queue
     handle = await temporal.start_or_redirect(client, queue, ref, given)

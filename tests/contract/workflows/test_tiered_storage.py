@@ -52,6 +52,15 @@ def world() -> TieringWorld:
     return TieringWorld(f"orders-{uuid4().hex[:8]}")
 
 
+async def in_the_proof(
+    world: TieringWorld, client: Client, **options: Any
+) -> WorkflowHandle[Any, TieredStorageOutcome]:
+    """A switch that is enabling, and has looked for the proof once."""
+    handle = await world.start(client, "enabled", **options)
+    await within("a look for the proof", world.proving.wait(), WITHIN_S)
+    return handle
+
+
 OFF: dict[str, str | None] = {"remote.storage.enable": "false", "local.retention.ms": "3600000"}
 
 
@@ -158,8 +167,7 @@ async def test_a_target_that_is_refused_leaves_the_one_that_runs(
 ) -> None:
     world.configs, world.not_proven = dict(OFF), 1_000_000
     async with world.worker(client):
-        handle = await world.start(client, "enabled")
-        await within("a look for the proof", world.proving.wait(), WITHIN_S)
+        handle = await in_the_proof(world, client)
         world.script["review"] = fails(failures.REFUSED, "not now")
         with pytest.raises(WorkflowUpdateFailedError):
             await handle.execute_update("target", TieredStorageInput(world.topic, "read-only"))
@@ -174,8 +182,7 @@ async def test_another_target_that_is_reviewed_while_a_new_run_is_due_is_pursued
     monkeypatch.setattr(calls, "LONG_HISTORY", 20)
     world.configs, world.not_proven = dict(OFF), 1_000_000
     async with world.worker(client):
-        handle = await world.start(client, "enabled")
-        await within("a look for the proof", world.proving.wait(), WITHIN_S)
+        handle = await in_the_proof(world, client)
         world.reviewing = asyncio.Event()
         update = await handle.start_update(
             "target",
@@ -196,8 +203,7 @@ async def test_no_further_step_is_taken_to_a_target_that_is_not_wanted_any_more(
 ) -> None:
     world.configs, world.proven = dict(OFF), asyncio.Event()
     async with world.worker(client):
-        handle = await world.start(client, "enabled")
-        await within("a look for the proof", world.proving.wait(), WITHIN_S)
+        handle = await in_the_proof(world, client)
         await handle.execute_update("target", TieredStorageInput(world.topic, "disabled"))
         world.proven.set()
         await ended(handle)
@@ -215,8 +221,7 @@ async def test_a_number_that_no_clock_and_no_config_has_is_refused(
     async with world.worker(client):
         with pytest.raises(WorkflowFailureError) as refused:
             await world.run(client, "disabled", **wrong)
-        handle = await world.start(client, "enabled")
-        await within("a look for the proof", world.proving.wait(), WITHIN_S)
+        handle = await in_the_proof(world, client)
         given = TieredStorageInput(world.topic, "disabled", **wrong)
         with pytest.raises(WorkflowUpdateFailedError) as unchanged:
             await handle.execute_update("target", given)
@@ -285,20 +290,23 @@ def hurried(client: Client, call: str, end: Callable[[], Awaitable[object]]) -> 
     return Client(client.service_client, interceptors=[Meanwhile(call, end)])
 
 
-class TestAWorkflowThatEndsBeforeItIsJoined:
-    """Once a person was told: it has just ended, try again."""
+class OnARealServer:
+    """The server that skips time refuses a workflow task that an update meets, now and then."""
 
     @pytest.fixture
     def client(self, server: WorkflowEnvironment) -> Client:
         return server.client
 
-    async def in_the_proof(
+
+class TestAWorkflowThatEndsBeforeItIsJoined(OnARealServer):
+    """Once a person was told: it has just ended, try again."""
+
+    async def soon_over(
         self, world: TieringWorld, client: Client
     ) -> tuple[WorkflowHandle[Any, TieredStorageOutcome], Callable[[], Awaitable[object]]]:
         """A switch that proves, and what lets it come to its end."""
         world.configs, world.not_proven = dict(OFF), 1_000_000
-        handle = await world.start(client, "enabled")
-        await within("a look for the proof", world.proving.wait(), WITHIN_S)
+        handle = await in_the_proof(world, client)
 
         async def end() -> object:
             world.not_proven = 0
@@ -311,7 +319,7 @@ class TestAWorkflowThatEndsBeforeItIsJoined:
     ) -> None:
         given = TieredStorageInput(world.topic, "disabled")
         async with world.worker(client):
-            first, end = await self.in_the_proof(world, client)
+            first, end = await self.soon_over(world, client)
             late = hurried(client, "start_workflow_update", end)
             second = await start_or_redirect(late, world.queue, world.ref, given)
             assert (await ended(second)).state == "disabled"
@@ -324,7 +332,7 @@ class TestAWorkflowThatEndsBeforeItIsJoined:
         """What the first has left held is given back by the second."""
         given = TieredStorageInput(world.topic, "disabled")
         async with world.worker(client):
-            first, _ = await self.in_the_proof(world, client)
+            first, _ = await self.soon_over(world, client)
             world.reviewing = asyncio.Event()
             asking = asyncio.create_task(start_or_redirect(client, world.queue, world.ref, given))
             await soon("a review of the target", lambda: _is(world.done.count("review") == 2))
@@ -350,7 +358,7 @@ class TestAWorkflowThatEndsBeforeItIsJoined:
         self, world: TieringWorld, client: Client
     ) -> None:
         async with world.worker(client):
-            _, end = await self.in_the_proof(world, client)
+            _, end = await self.soon_over(world, client)
             late = hurried(client, "describe_workflow", end)
             given = TopicMigrationInput(world.topic)
             migration = await start_or_join(late, world.queue, world.ref, given)
@@ -371,20 +379,15 @@ class TestAWorkflowThatEndsBeforeItIsJoined:
         assert first.id == second.id
 
 
-class TestTheTopicsId:
+class TestTheTopicsId(OnARealServer):
     """One workflow id for both: whichever runs keeps the other out."""
-
-    @pytest.fixture
-    def client(self, server: WorkflowEnvironment) -> Client:
-        return server.client
 
     async def test_another_target_ends_the_wait_and_the_users_retention_is_given_back(
         self, world: TieringWorld, client: Client
     ) -> None:
         world.configs, world.not_proven = dict(OFF), 1_000_000
         async with world.worker(client):
-            handle = await world.start(client, "enabled")
-            await within("a look for the proof", world.proving.wait(), WITHIN_S)
+            handle = await in_the_proof(world, client)
             redirected = await start_or_redirect(
                 client, world.queue, world.ref, TieredStorageInput(world.topic, "disabled")
             )
@@ -399,8 +402,7 @@ class TestTheTopicsId:
     ) -> None:
         world.not_proven = 1_000_000
         async with world.worker(client):
-            handle = await world.start(client, "enabled")
-            await within("a look for the proof", world.proving.wait(), WITHIN_S)
+            handle = await in_the_proof(world, client)
             given = TopicMigrationInput(world.topic)
             with pytest.raises(AnotherWorkflowRuns, match="is being switched"):
                 await start_or_join(client, world.queue, world.ref, given)
@@ -443,8 +445,7 @@ class TestTheTopicsId:
     async def terminated_in_the_proof(self, world: TieringWorld, client: Client) -> None:
         world.proving.clear()
         world.not_proven = 1_000_000
-        handle = await world.start(client, "enabled", collect_after_s=60)
-        await within("a look for the proof", world.proving.wait(), WITHIN_S)
+        handle = await in_the_proof(world, client, collect_after_s=60)
         await handle.terminate()
         world.not_proven = 0
 
@@ -518,8 +519,7 @@ class TestTheTopicsId:
     ) -> None:
         world.configs, world.not_proven = dict(OFF), 1_000_000
         async with world.worker(client):
-            handle = await world.start(client, "enabled")
-            await within("a look for the proof", world.proving.wait(), WITHIN_S)
+            handle = await in_the_proof(world, client)
             assert await unfinished_change(client, world.ref) is None
             with pytest.raises(AnotherWorkflowRuns, match="Nothing was changed"):
                 await refuse_running(client, world.ref)

@@ -25,6 +25,15 @@ def transactional(case: Case, name: str) -> Producer:
     return producer
 
 
+def in_a_transaction(case: Case, name: str, value: bytes) -> Producer:
+    """It has written ``value``, and its transaction is open."""
+    producer = transactional(case, name)
+    producer.begin_transaction()
+    producer.produce(case.topic, value, partition=0)
+    flushed(producer, 30)
+    return producer
+
+
 def drain_reason(case: Case) -> str | None:
     """Why the drain waits, as an operator sees it."""
     return case.waiting_reason(Phase.DRAIN_TRANSACTIONS)
@@ -32,10 +41,7 @@ def drain_reason(case: Case) -> str | None:
 
 def test_an_open_transaction_delays_the_boundary_and_nothing_else(stack: Stack) -> None:
     with migration_case(stack, name="txn-open", history=0) as case:
-        application = transactional(case, f"app-{case.topic}")
-        application.begin_transaction()
-        application.produce(case.topic, b"inside", partition=0)
-        flushed(application, 30)
+        application = in_a_transaction(case, f"app-{case.topic}", b"inside")
         case.produce()
         case.until_acknowledged(20)
         case.trigger()
@@ -57,10 +63,7 @@ def test_a_new_transaction_is_refused_and_its_client_aborts_and_goes_elsewhere(
         migration_case(stack, name="txn-elsewhere", history=0) as elsewhere,
         migration_case(stack, name="txn-new", history=0) as case,
     ):
-        holder = transactional(case, f"holder-{case.topic}")
-        holder.begin_transaction()
-        holder.produce(case.topic, b"open", partition=0)
-        flushed(holder, 30)
+        holder = in_a_transaction(case, f"holder-{case.topic}", b"open")
         newcomer = transactional(case, f"newcomer-{case.topic}")
         case.trigger()
         until("the drain to wait", lambda: drain_reason(case))
@@ -82,10 +85,7 @@ def test_a_new_transaction_is_refused_and_its_client_aborts_and_goes_elsewhere(
 
 def test_past_the_deadline_an_open_transaction_is_aborted_if_so_configured(stack: Stack) -> None:
     with migration_case(stack, name="txn-deadline", history=0) as case:
-        application = transactional(case, f"late-{case.topic}")
-        application.begin_transaction()
-        application.produce(case.topic, b"too late", partition=0)
-        flushed(application, 30)
+        application = in_a_transaction(case, f"late-{case.topic}", b"too late")
         command(
             stack, "migrate", case.topic, "--open-transactions", "abort",
             "--drain-deadline-ms", "2000", wait=True,
@@ -108,13 +108,11 @@ def test_past_the_deadline_an_open_transaction_is_aborted_if_so_configured(stack
 def test_an_operator_ends_the_wait_for_a_transaction_that_hangs(stack: Stack) -> None:
     """Past the first B0 nothing else would: an abort of the migration is refused from there on."""
     with migration_case(stack, name="txn-hangs", history=0) as case:
-        application = transactional(case, f"hanging-{case.topic}")
-        application.begin_transaction()
-        application.produce(case.topic, b"never ended", partition=0)
-        flushed(application, 30)
+        application = in_a_transaction(case, f"hanging-{case.topic}", b"never ended")
         case.trigger()
         until("the drain to wait", lambda: drain_reason(case))
         changed = ("open_transactions=abort", "drain_deadline_ms=1000")
         options = [given for option in changed for given in ("--option", option)]
         command(stack, "configure", case.topic, *options, "--reason", "it hangs", wait=True)
         case.until_crossed()
+        assert len(application) == 0, "what was in the transaction had not been delivered"
