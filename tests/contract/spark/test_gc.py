@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pyarrow as pa
@@ -20,6 +20,7 @@ from spark.gc import frames as gc
 from spark.gc.job import gc as job_of_gc
 from spark.gc.listing import what_was_lost
 from spark.gc.tasks import SEGMENT_NAME, SPLIT_NAME, WAL_NAME, Collector, Holds, Sweep, on_disk
+from tests.support.waiting import until
 from tideline.control_plane.garbage_model import ListedObject
 from tideline.control_plane.tiering_model import Bucket
 from tideline.domain.ids import TopicIdPartition, topic_id_to_base64
@@ -255,8 +256,14 @@ def test_what_a_run_has_listed_is_kept_on_disks_and_as_it_was(spark: SparkSessio
 
     kept = on_disk(spark.range(1_000, numPartitions=2).mapInArrow(listing, "id long"))
     assert asked.value == 1_000, "it is listed at once"
-    (info,) = [one for one in store.getRDDStorageInfo() if one.id() not in before]
-    assert (info.memSize(), info.numCachedPartitions()) == (0, 2)
+
+    def whole() -> Any:
+        """Spark's status store hears of each partition by an event, some time after the task."""
+        (info,) = [one for one in store.getRDDStorageInfo() if one.id() not in before]
+        return info if info.numCachedPartitions() == 2 else None
+
+    info = until("Spark to tell of both partitions", whole)
+    assert info.memSize() == 0
     assert info.diskSize() > 0
     assert kept.count() == kept.join(kept, "id", "left_semi").count() == 1_000
     assert asked.value == 1_000, "and not again"
