@@ -130,7 +130,9 @@ async def test_a_session_that_is_not_known_and_an_epoch_that_is_not_due_are_refu
 ) -> None:
     session = (await full(bench)).session_id
     assert (await more(bench, session + 1, 1)).error_code is NOT_FOUND
-    for epoch in (2, 7):
+    for epoch in (1, -2):
+        assert (await more(bench, 0, epoch, (TOPIC, 0, 100))).error_code is NOT_FOUND
+    for epoch in (2, 7, -2):
         refused = await more(bench, session, epoch)
         assert (refused.error_code, refused.responses) == (WRONG_EPOCH, ())
     assert (await more(bench, session, 1)).error_code is ErrorCode.none

@@ -120,9 +120,10 @@ class FetchSessions:
         return named
 
 
-def is_incremental(session_id: int, session_epoch: int) -> bool:
-    """Epoch 0 opens a session, -1 asks for none (``FetchMetadata``)."""
-    return session_epoch > 0
+def is_incremental(session_epoch: int) -> bool:
+    """Epoch 0 opens a session, -1 asks for none; any other one goes on with a session, which none
+    below -1 has (``FetchMetadata.isFull``)."""
+    return session_epoch not in (0, NO_SESSION)
 
 
 def _refused(context: RequestContext, code: KafkaErrorCode) -> bytes:
@@ -171,7 +172,7 @@ class FetchHandler:
         if named is None:
             return False
         session_id, session_epoch = named.session_id, named.session_epoch
-        if not is_incremental(session_id, session_epoch):
+        if not is_incremental(session_epoch):
             return session_id == 0 and session_epoch == NO_SESSION
         passed = connection.state(FetchSessions)
         if not passed.is_classic(session_id, self.tracking):
@@ -187,7 +188,7 @@ class FetchHandler:
         passed = context.connection.state(FetchSessions)
         keys = {topic_key(topic) for topic in request.topics}
         tracked = not all(map(tracking.is_classic, keys))
-        if is_incremental(session_id, session_epoch):
+        if is_incremental(session_epoch):
             session = None if session_id in passed else self.sessions.find(session_id)
             if session is not None:
                 return await self._going_on(context, request, session)
