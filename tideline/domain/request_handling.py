@@ -111,8 +111,9 @@ class FetchRegion(StrEnum):
 def position_of(route: PartitionRoute, offset: int) -> int:
     """The offset that a fetch at ``offset`` reads from. Whoever has read all that is left before an
     accepted gap goes on behind it, as behind offsets that compaction took: told that it is out of
-    range it would begin anew and come here again, for ever."""
-    return route.boundary if offset == route.accepted_gap_from else offset
+    range it would begin anew and come here again, for ever. Without a gap every offset is its own
+    position, a negative one too: of that Kafka says that it is out of range."""
+    return route.boundary if offset == route.prefix_end else offset
 
 
 def region_of(route: PartitionRoute, offset: int) -> FetchRegion:

@@ -66,20 +66,25 @@ def test_every_outcome_of_a_commit_has_an_answer_and_a_duplicate_is_a_success() 
 
 
 @pytest.mark.parametrize(
-    ("offset", "position", "region"),
+    ("gap_from", "offset", "position", "region"),
     [
-        (79, 79, FetchRegion.PREFIX),
-        (80, 100, FetchRegion.SUFFIX),
-        (81, 81, FetchRegion.GAP),
-        (99, 99, FetchRegion.GAP),
-        (100, 100, FetchRegion.SUFFIX),
+        (80, 79, 79, FetchRegion.PREFIX),
+        (80, 80, 100, FetchRegion.SUFFIX),
+        (80, 81, 81, FetchRegion.GAP),
+        (80, 99, 99, FetchRegion.GAP),
+        (80, 100, 100, FetchRegion.SUFFIX),
+        (80, -1, -1, FetchRegion.PREFIX),
+        (-1, -1, -1, FetchRegion.PREFIX),
+        (-1, -2, -2, FetchRegion.PREFIX),
+        (-1, 99, 99, FetchRegion.PREFIX),
+        (-1, 100, 100, FetchRegion.SUFFIX),
     ],
 )
-def test_readers_go_on_behind_an_accepted_gap_and_positions_inside_it_are_out_of_range(
-    offset: int, position: int, region: FetchRegion
+def test_only_who_stands_where_an_accepted_gap_begins_goes_on_behind_it(
+    gap_from: int, offset: int, position: int, region: FetchRegion
 ) -> None:
     route = route_tracked(
-        generation=1, quiesced=False, boundary=100, boundary_epoch=3, accepted_gap_from=80
+        generation=1, quiesced=False, boundary=100, boundary_epoch=3, accepted_gap_from=gap_from
     )
     assert position_of(route, offset) == position
     assert region_of(route, position) is region

@@ -432,6 +432,34 @@ async def test_behind_an_accepted_gap_a_reader_goes_on_at_the_boundary(
         assert (await ask(bench, lost)).error == "offset_out_of_range"
 
 
+@pytest.mark.parametrize("offset", [-1, -2, -(2**63)])
+@pytest.mark.parametrize(
+    "row",
+    [
+        SUFFIX,
+        replace(SUFFIX, ready=True),
+        replace(SUFFIX, accepted_gap_from=80),
+        replace(SUFFIX, prefix_gone=True),
+    ],
+    ids=["not ready", "ready", "accepted gap", "no prefix"],
+)
+async def test_a_negative_offset_is_out_of_range_in_every_state_with_a_boundary(
+    bench: TrackedBench, row: TrackedPartition, offset: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Kafka says of a fetch below the log start (``UnifiedLog.read``). Where the reader goes on
+    is its own ``auto.offset.reset``."""
+
+    async def log_start(_: object, node: int) -> int:
+        return 0
+
+    bench.show(row)
+    await appended(bench, 2)
+    monkeypatch.setattr(bench.parts.paired_broker, "log_start", log_start)
+    kafka(bench, KafkaLog(code=ErrorCode.offset_out_of_range))
+    answer = await ask(bench, offset)
+    assert (answer.error, answer.offsets) == ("offset_out_of_range", [])
+
+
 async def test_a_consumer_that_keeps_up_reads_from_memory(bench: TrackedBench) -> None:
     bench.show(SUFFIX)
     await appended(bench, 3)
