@@ -10,7 +10,7 @@ refused by what Postgres says by then: it cannot undo a later stage (schedules.m
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from uuid import UUID
 
 import structlog
@@ -26,6 +26,7 @@ from activities.attempt import (
 )
 from tideline.control_plane.model import TopicStatus, TrackedTopic
 from tideline.domain import failures
+from tideline.domain.config_changes import REMOTE_STORAGE
 from tideline.domain.messages import ConfigStep, PartitionRef, TopicRef, TopicStep
 from tideline.domain.migration import UNDEFINED_OFFSET
 from tideline.domain.topic_configs import (
@@ -34,9 +35,11 @@ from tideline.domain.topic_configs import (
     desired,
     differences,
     refusal,
+    waits_for,
 )
 from tideline.kafka.errors import KafkaError
 from tideline.kafka.observer import PartitionLayout
+from tideline.kafka.topic_observer import ConfigEntry
 from tideline.migration.connections import WorkerServices
 from tideline.migration.prefix import claimed_prefix
 from tideline.migration.side_by_side import side_by_side
@@ -54,7 +57,7 @@ async def reconcile_configs(services: WorkerServices, step: ConfigStep) -> None:
     """Hold what the stage asks for.
 
     Fails as StaleStage when Postgres no longer allows the stage, as Waiting when a roll is not
-    proven safe yet or Kafka does not show what was written.
+    proven safe yet, has no tiered storage, or Kafka does not show what was written.
     """
     ref, stage = step.ref, step.stage
     written: dict[str, str | None] = {}
@@ -133,9 +136,14 @@ async def _dynamic(
 ) -> tuple[dict[str, str | None] | None, bool]:
     views = await services.topics.configs_by_broker(ref.topic)
     owns = [{k: e.value for k, e in view.items() if e.own} for view in views]
-    tiered = views[0].get("remote.storage.enable")
     agreed = all(own == owns[0] for own in owns)
-    return (owns[0] if agreed else None), tiered is not None and tiered.value == "true"
+    return (owns[0] if agreed else None), shows_tiered(views)
+
+
+def shows_tiered(views: Iterable[Mapping[str, ConfigEntry]]) -> bool:
+    """Whether every broker, whose configs of a topic these are, has its tiered storage on."""
+    shown = (view.get(REMOTE_STORAGE) for view in views)
+    return all(entry is not None and entry.value == "true" for entry in shown)
 
 
 async def _override(
@@ -146,6 +154,8 @@ async def _override(
     progress = _progress(await _topic(services, ref), tiered=tiered)
     if why := refusal(stage, progress):
         raise failure(failures.STALE_STAGE, f"stage {stage.value} of {ref.topic!r}: {why}")
+    if why := waits_for(stage, progress):
+        raise waiting(f"{ref.topic!r}: {why}")
     wanted = desired(stage, progress, step.options.durability)
     rolls = wanted.get(LOCAL_RETENTION_BYTES) == "0"
     if rolls and progress.overrides.get(LOCAL_RETENTION_BYTES) != "0":
@@ -177,6 +187,7 @@ def _progress(topic: TrackedTopic, *, tiered: bool) -> TopicProgress:
         ready=sum(p.ready for p in partitions),
         overrides={key: override.override_value for key, override in topic.overrides.items()},
         tiered=tiered,
+        has_prefix=any(p.boundary > 0 and not p.prefix_gone for p in partitions),
         forced=topic.completion_forced_by is not None,
     )
 

@@ -17,14 +17,18 @@ from activities.attempt import (
     wait_bound_ms,
     waiting,
 )
+from activities.configs import shows_tiered
 from tideline.domain import failures
+from tideline.domain.config_changes import REMOTE_STORAGE
 from tideline.domain.ids import TopicPartition
 from tideline.domain.messages import PartitionRef, PhaseInput
 from tideline.domain.migration import Phase
 from tideline.domain.options import Durability, OpenTransactionsPolicy
 from tideline.domain.producer_tail import LastSequence
 from tideline.domain.remote_log import SegmentState
+from tideline.domain.topic_configs import NOT_TIERED
 from tideline.domain.transactions import Blocker, Remedy, blockers, remedy
+from tideline.kafka.errors import KafkaError
 from tideline.kafka.observer import CONSUMER, DEBUG_CONSUMER, OffsetSpec, PartitionLayout
 from tideline.migration.connections import CachedObservation, WorkerServices, monotonic_ms
 
@@ -160,7 +164,8 @@ def looked_ahead(services: WorkerServices, given: PhaseInput) -> CachedObservati
 
 async def prefetch(services: WorkerServices, ref: PartitionRef) -> CachedObservation:
     """Connect to every replica's broker, scan the tail for producers, find the prefix's largest
-    timestamp. Run while appends go on: all of it is extended inside the pause."""
+    timestamp. Run while appends go on: all of it is extended inside the pause. Fails as Waiting
+    where there will be a prefix and the topic is not tiered."""
     observer, topic, partition = services.observer, ref.topic, ref.partition
     layout = await observer.partition(topic, partition, topic_id=ref.log.topic_id)
     await observer.on_replicas(topic, layout, OffsetSpec.LATEST)
@@ -179,6 +184,9 @@ async def prefetch(services: WorkerServices, ref: PartitionRef) -> CachedObserva
     log_start = await at_leader(OffsetSpec.EARLIEST)
     local_start = await at_leader(OffsetSpec.EARLIEST_LOCAL)
     watermark = await at_leader(OffsetSpec.LATEST, CONSUMER)
+    tiered = await _is_tiered(services, topic)
+    if log_start < watermark and not tiered:
+        raise waiting(f"{topic}-{partition}: {NOT_TIERED}, or abort the migration")
     active = await services.topics.producers(topic, partition, layout.leader)
     sequences = [
         LastSequence(p.producer_id, p.producer_epoch, p.last_sequence, p.last_timestamp)
@@ -201,9 +209,16 @@ async def prefetch(services: WorkerServices, ref: PartitionRef) -> CachedObserva
         return await at_leader(OffsetSpec.LATEST, CONSUMER)
 
     seen_at = await _caught_up(services, ref, layout, high_watermark)
-    observation = CachedObservation(layout, watermark, timestamp, offset, seen_at)
+    observation = CachedObservation(layout, watermark, tiered, timestamp, offset, seen_at)
     services.cache(ref.log, observation)
     return observation
+
+
+async def _is_tiered(services: WorkerServices, topic: str) -> bool:
+    views = (await services.topics.configs_of((topic,), (REMOTE_STORAGE,)))[topic]
+    if isinstance(views, KafkaError):
+        raise views
+    return shows_tiered(views)
 
 
 CATCH_UPS = 5

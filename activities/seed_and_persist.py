@@ -21,6 +21,7 @@ from tideline.domain.ids import TopicPartition
 from tideline.domain.messages import PhaseInput
 from tideline.domain.migration import UNDEFINED_OFFSET, Phase
 from tideline.domain.producer_tail import LastSequence
+from tideline.domain.topic_configs import NOT_TIERED
 from tideline.domain.transactions import blockers
 from tideline.kafka.errors import KafkaError, KafkaUnavailable
 from tideline.kafka.observer import DEBUG_CONSUMER, LeaderMoved, OffsetSpec, PartitionLayout
@@ -112,6 +113,9 @@ async def _observe(
             _offset(services, given, layout, OffsetSpec.EARLIEST_LOCAL),
             _offset(services, given, layout, OffsetSpec.EARLIEST),
         )
+        if log_start < boundary and not cached.tiered:
+            services.forget(key)
+            raise failure(failures.NOT_SETTLED, f"{topic}-{partition}: {NOT_TIERED}")
         if local_start > cached.scanned_end:
             raise failure(
                 failures.NOT_SETTLED,

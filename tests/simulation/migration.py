@@ -7,7 +7,7 @@ topic, its configs, the coverage of its prefix, and readiness.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
@@ -80,6 +80,11 @@ class TopicsModel:
 
     async def configs_by_broker(self, topic: str) -> list[dict[str, ConfigEntry]]:
         return [await self.configs(topic)]
+
+    async def configs_of(
+        self, topics: Iterable[str], keys: Iterable[str]
+    ) -> dict[str, list[dict[str, ConfigEntry]]]:
+        return {topic: await self.configs_by_broker(topic) for topic in topics}
 
     async def reassigning(self, topic: str, partitions: Any) -> frozenset[int]:
         return frozenset()

@@ -174,7 +174,7 @@ class Requests:
 KAFKA_OF_PARTITION: Mapping[str, Requests] = {
     "preflight": Requests(1),
     Phase.VALIDATE: Requests(2),
-    Phase.DRAIN_TRANSACTIONS: Requests(10, brokers=1, replicas=1),
+    Phase.DRAIN_TRANSACTIONS: Requests(10, brokers=2, replicas=1),
     Phase.ROLL_AND_FLUSH: Requests(4, replicas=1),
     Phase.SEED_AND_PERSIST: Requests(5, brokers=1),
     Phase.ZOMBIE_CLEANUP: Requests(2, replicas=2),

@@ -25,6 +25,11 @@ DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
 TIMESTAMP_TYPE = "message.timestamp.type"
 CREATE_TIME, LOG_APPEND_TIME = "CreateTime", "LogAppendTime"
 """Its values."""
+NOT_TIERED = (
+    "remote.storage.enable=false, and records lie below B0, which are served from tiered storage: "
+    "set remote.storage.enable=true"
+)
+"""Rule and remedy (seed 000, "Prerequisites and validation" 1)."""
 
 TIMESTAMP_BEFORE_MAX_MS = "message.timestamp.before.max.ms"
 TIMESTAMP_AFTER_MAX_MS = "message.timestamp.after.max.ms"
@@ -71,6 +76,8 @@ class TopicProgress:
     """At present: key to override value (``config_overrides``)."""
     tiered: bool
     """``remote.storage.enable`` of the topic; an empty topic may be without it."""
+    has_prefix: bool = False
+    """Kafka has something below the B0 of a partition."""
     forced: bool = False
     """An operator had it completed although a prefix is not complete."""
 
@@ -106,6 +113,14 @@ def refusal(stage: ConfigStage, progress: TopicProgress) -> str | None:
                 f"{progress.ready} of {progress.partitions} partitions have a complete prefix in "
                 "remote storage: freezing before that would strand local data"
             )
+    return None
+
+
+def waits_for(stage: ConfigStage, progress: TopicProgress) -> str | None:
+    """What an operator has to do before ``stage`` can be reached, or ``None``. The log is sealed
+    when its roll is asked for: nothing is appended that would ever roll it instead."""
+    if stage is ConfigStage.ROLLING and progress.has_prefix and not progress.tiered:
+        return NOT_TIERED
     return None
 
 

@@ -54,6 +54,8 @@ class CachedObservation:
     layout: PartitionLayout
     scanned_end: int
     """The high watermark up to which ``max_timestamp`` is known."""
+    tiered: bool
+    """Every broker shows the topic with tiered storage."""
     max_timestamp: int = -1
     """ms; largest record timestamp seen so far, with the offset of its record."""
     max_timestamp_offset: int = -1

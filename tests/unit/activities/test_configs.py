@@ -227,6 +227,33 @@ async def test_a_roll_before_the_boundary_needs_the_same_proof(world: World) -> 
     assert "local.retention.bytes" not in world.plane.overrides
 
 
+async def test_a_roll_of_a_topic_that_is_not_tiered_waits_and_is_asked_again(world: World) -> None:
+    """Somebody switched tiered storage off at a broker before B0; the log is sealed by now, so
+    nothing else would ever roll it."""
+    world.kafka.local_starts = dict.fromkeys((1, 2, 3), 0)
+    await reach(world, ConfigStage.TRACKED, ConfigStage.CROSSED)
+    world.kafka.own_configs["remote.storage.enable"] = "false"
+    error = await refused(reconcile_configs(world.services, step(ConfigStage.ROLLING)))
+    assert error.type == failures.WAITING
+    assert "set remote.storage.enable=true" in error.message
+    assert "local.retention.bytes" not in world.plane.overrides
+    world.kafka.own_configs["remote.storage.enable"] = "true"
+    await reach(world, ConfigStage.ROLLING)
+    assert world.kafka.own_configs["local.retention.bytes"] == "0"
+
+
+@pytest.mark.parametrize("gone", [{"boundary": 0}, {"boundary": 100, "prefix_gone": True}])
+async def test_who_has_nothing_below_the_boundary_needs_no_roll(
+    world: World, gone: dict[str, Any]
+) -> None:
+    world.kafka.own_configs = {"remote.storage.enable": "false"}
+    await reach(world, ConfigStage.TRACKED)
+    world.plane.row = replace(world.plane.row, **gone)
+    await reconcile_configs(world.services, step(ConfigStage.ROLLING))
+    assert "local.retention.bytes" not in world.kafka.own_configs
+    assert world.kafka.own_configs["max.message.bytes"] == "78"
+
+
 async def test_a_new_migration_after_an_abort_outlives_the_abort_that_wakes_late(
     world: World,
 ) -> None:

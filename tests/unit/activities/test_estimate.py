@@ -48,8 +48,8 @@ SCALE = TopicScale(1, REPLICAS, BROKERS, gateways=1, segments=1)
 COSTS: dict[str, int] = {
     "topic": 1, "partition": 1, "offset": 1, "offsets": 1, "on_replicas": REPLICAS,
     "log_end": REPLICAS + 2, "lineage": 1, "producers": 1, "open_transactions": BROKERS,
-    "reassigning": 1, "fetch": 1, "configs": 1, "configs_by_broker": BROKERS, "cluster_id": 1,
-    "alter_configs": 1, "transactional_ids": 0, "partition_count": 2 + 2 * BROKERS,
+    "reassigning": 1, "fetch": 1, "configs": 1, "configs_by_broker": BROKERS, "configs_of": BROKERS,
+    "cluster_id": 1, "alter_configs": 1, "transactional_ids": 0, "partition_count": 2 + 2 * BROKERS,
 }  # fmt: skip
 """Requests of one call, as the adapters in tideline/kafka make them."""
 

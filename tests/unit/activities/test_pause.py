@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 from temporalio.exceptions import ApplicationError
 
-from activities.drain_transactions import FRESH_MS, look_ahead
+from activities.drain_transactions import FRESH_MS, drain_transactions, look_ahead
 from activities.quiesce import quiesce
 from activities.roll_and_flush import roll_and_flush
 from activities.seed_and_persist import seed_and_persist
@@ -29,7 +29,7 @@ from tideline.domain.options import Durability
 from tideline.domain.producer_tail import ProducerTail, TailBatch
 from tideline.domain.transactions import CoordinatorTransaction
 from tideline.kafka.observer import OffsetAnswer, PartitionLayout
-from tideline.kafka.topic_observer import ActiveProducer
+from tideline.kafka.topic_observer import ActiveProducer, ConfigEntry
 from tideline.migration.connections import CachedObservation
 
 LONG = {"quiesce_hold_ms": 8_000}
@@ -180,7 +180,7 @@ async def test_a_worker_that_takes_over_does_not_begin_to_follow_remote_metadata
 async def test_local_segments_that_went_since_the_look_ahead_are_not_looked_for_in_the_pause(
     world: World,
 ) -> None:
-    world.services.cache(LOG, CachedObservation(world.kafka.layout, 50))
+    world.services.cache(LOG, CachedObservation(world.kafka.layout, 50, True))
     error = await failure_of(persisting(world))
     assert error.type == failures.NOT_SETTLED
     assert "local segments up to 100 went" in error.message
@@ -229,7 +229,7 @@ async def test_a_log_that_does_not_come_to_rest_is_no_boundary(
 
 async def test_a_leader_that_moved_is_observed_anew(world: World) -> None:
     stale = replace(world.kafka.layout, leader=2, leader_epoch=4)
-    world.services.cache(LOG, CachedObservation(stale, 0))
+    world.services.cache(LOG, CachedObservation(stale, 0, True))
     found = await roll_and_flush(world.services, world.given(generation=1))
     assert (found.leader_id, found.leader_epoch) == (1, 5)
 
@@ -326,6 +326,55 @@ async def test_an_empty_log_crosses_without_a_prefix(world: World) -> None:
     assert (request.boundary, request.prefix_max_timestamp) == (0, -1)
 
 
+def ends_at(world: World, end: int) -> None:
+    """Nothing has expired, and every replica ends there."""
+    world.kafka.last_stable = end
+    world.kafka.ends = dict.fromkeys((1, 2, 3), end)
+    world.kafka.watermarks = dict.fromkeys((1, 2, 3), end)
+    world.kafka.local_starts = dict.fromkeys((1, 2, 3), 0)
+
+
+async def test_a_boundary_above_0_needs_tiered_storage(world: World) -> None:
+    """An empty topic may migrate without; this one had its first records after the preflight."""
+    world.kafka.own_configs = {"remote.storage.enable": "false"}
+    ends_at(world, 0)
+    await look_ahead(world.services, REF)
+    ends_at(world, 100)
+    given = world.given(generation=1, boundary=100, leader_epoch=5)
+    error = await failure_of(seed_and_persist(world.services, given))
+    assert error.type == failures.NOT_SETTLED
+    assert "remote.storage.enable=false" in error.message
+    assert world.plane.persisted == []
+    closed = world.plane.row.generation
+    for phase in (drain_transactions, quiesce):
+        error = await failure_of(phase(world.services, world.given()))
+        assert error.type == failures.WAITING
+        assert "set remote.storage.enable=true, or abort" in error.message
+    assert world.plane.row.generation == closed, "producers were parked for nothing"
+    world.kafka.own_configs["remote.storage.enable"] = "true"
+    await persisting(world)
+    assert world.plane.persisted
+
+
+async def test_who_has_nothing_below_the_boundary_needs_no_tiered_storage(world: World) -> None:
+    """All of it has expired, or was deleted."""
+    world.kafka.own_configs = {"remote.storage.enable": "false"}
+    world.kafka.log_start = 100
+    await persisting(world)
+    assert world.plane.persisted
+
+
+@pytest.mark.parametrize("lags", [0, 1])
+async def test_a_broker_that_lags_does_not_pass_for_tiered_storage(world: World, lags: int) -> None:
+    ends_at(world, 100)
+    tiered, not_tiered = (
+        {"remote.storage.enable": ConfigEntry(value, True)} for value in ("true", "false")
+    )
+    world.kafka.views = [tiered, not_tiered][:: 1 if lags else -1]
+    error = await failure_of(look_ahead(world.services, REF))
+    assert error.type == failures.WAITING
+
+
 async def test_a_repeat_after_success_changes_nothing_whatever_the_log_does_now(
     world: World,
 ) -> None:
@@ -366,7 +415,7 @@ async def test_a_leader_that_does_not_answer_while_seeds_are_read_is_observed_an
     world: World,
 ) -> None:
     """It may be a leader no more: asking the same broker again would hold producers for nothing."""
-    world.services.cache(LOG, CachedObservation(world.kafka.layout, 0))
+    world.services.cache(LOG, CachedObservation(world.kafka.layout, 0, True))
     world.kafka.silent = {1}
     error = await failure_of(persisting(world))
     assert error.type == failures.NOT_SETTLED

@@ -239,6 +239,8 @@ class FakeKafka:
     ignore_writes: bool = False
     lagging: list[dict[str, ConfigEntry]] = field(default_factory=list)
     """What one broker says first, while it follows the controller."""
+    views: list[dict[str, ConfigEntry]] | None = None
+    """What each broker says, where they differ and stay so."""
     before_end: Any = None
     broker_configs: dict[str, str] = field(
         default_factory=lambda: {
@@ -384,6 +386,8 @@ class FakeKafka:
         return {"remote.storage.enable": ConfigEntry("true", True), **own}
 
     async def configs_by_broker(self, topic: str) -> list[dict[str, ConfigEntry]]:
+        if self.views is not None:
+            return self.views
         view = await self.configs(topic)
         return [self.lagging.pop(0) if self.lagging else view, view]
 
