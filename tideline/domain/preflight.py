@@ -431,10 +431,9 @@ def _enabled_again(o: PreflightObservation) -> CheckResult:
     if o.claimed_not_there is None:
         return CheckResult(
             name,
-            Verdict.WARNING,
+            Verdict.UNKNOWN,
             "what Kafka takes for tiered could not be compared with what is",
-            "a topic that was disabled and enabled again by hand may lose local records; make the "
-            "bucket and __remote_log_metadata readable",
+            "make every replica, the bucket and __remote_log_metadata readable, then try again",
         )
     bad = o.claimed_not_there
     more = f" (and {len(bad) - 3} more)" if bad[3:] else ""
@@ -443,9 +442,11 @@ def _enabled_again(o: PreflightObservation) -> CheckResult:
         bad,
         f"{'; '.join(bad[:3])}{more}" if bad else "what Kafka takes for tiered is, or has expired",
         "it was disabled and enabled again: Kafka may delete these records locally and has them "
-        f"nowhere else. `tideline tiered-storage enable {o.topic}` holds local retention until they"
-        " have expired; the migration would wait for that before its roll",
-        warn=True,
+        f"nowhere else. Run `tideline tiered-storage enable {o.topic}`, which holds local "
+        "retention until they have expired or were deleted; the topic may migrate then",
+        told=f"of {len(bad)} partitions Kafka takes records for tiered that are not",
+        # One that has begun goes on: it waits before its roll.
+        warn=o.already is not None,
     )
 
 

@@ -23,6 +23,7 @@ from tideline.domain.preflight import (
 )
 from tideline.domain.remote_log import RemoteSegment, SegmentState, stuck_copies
 from tideline.errors import TidelineError
+from tideline.kafka.errors import KafkaUnavailable
 from tideline.kafka.observer import TopicLayout
 from tideline.kafka.partition_health import partition_health
 from tideline.kafka.remote_log_metadata import TOPIC as REMOTE_LOG_METADATA
@@ -203,7 +204,11 @@ async def _claimed_not_there(
     configs: dict[str, str],
     alive: Callable[[], None],
 ) -> tuple[str, ...]:
-    """Partitions that were disabled and enabled again, and whose local records are not safe yet."""
+    """Partitions that were disabled and enabled again, and whose local records are not safe yet.
+    That retention takes a segment meanwhile is no fault: what looks so is looked at once more.
+
+    Raises ``KafkaUnavailable`` while a replica does not say what it takes for tiered.
+    """
     if configs.get("remote.storage.enable") != "true":
         return ()
 
@@ -211,11 +216,14 @@ async def _claimed_not_there(
         ref = PartitionRef(layout.name, layout.topic_id.hex, number)
         found = await claimed_prefix(services, ref, layout.partitions[number])
         alive()
-        why = "" if found.silent else found.problem()
+        why = found.problem()
+        if found.silent:
+            raise KafkaUnavailable(f"{layout.name}-{number}: {why}")
         return f"partition {number}: {why}" if why else ""
 
     led = [number for number, where in sorted(layout.partitions.items()) if where.leader >= 0]
-    return tuple(why for why in await side_by_side(look, led) if why)
+    bad = [number for number, why in zip(led, await side_by_side(look, led), strict=True) if why]
+    return tuple(why for why in await side_by_side(look, bad) if why)
 
 
 async def _transactional_ids(

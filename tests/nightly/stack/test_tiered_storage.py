@@ -384,7 +384,7 @@ async def test_enabled_again_nothing_is_lost_and_the_users_local_retention_comes
     assert not found.proven
     assert found.partitions[0].highest_tiered >= 600
     check = await subject.tiered_check()
-    assert check.verdict is Verdict.WARNING
+    assert check.verdict is Verdict.REFUSED
     assert "tiered-storage enable" in check.remedy
     assert subject.read() == list(range(first, 2_000))
     subject.set_configs(retention__ms=str(HOUR_MS))

@@ -25,6 +25,7 @@ from tideline.control_plane.model import TopicStatus
 from tideline.domain import failures
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.migration import MigrationState
+from tideline.domain.remote_log import RemoteSegment
 from tideline.domain.tiered_storage import HELD, NOT_COMPACTED, SWITCHED_OFF, LocalRetention
 from tideline.domain.tiered_storage_change import (
     ConfigsToSet,
@@ -34,6 +35,7 @@ from tideline.domain.tiered_storage_change import (
     ReviewRequest,
     TieredStorageInput,
 )
+from tideline.kafka.errors import KafkaUnavailable
 from tideline.kafka.observer import TopicLayout
 from tideline.migration import tiered_storage
 from tideline.migration.preflight import _claimed_not_there
@@ -345,10 +347,32 @@ async def test_a_look_tells_state_offsets_and_what_is_not_proven(classic: World)
     assert not found.proven
 
 
-async def test_the_preflight_sees_a_topic_that_was_enabled_again_by_hand(classic: World) -> None:
+async def test_the_preflight_sees_a_topic_that_was_enabled_again_by_hand(
+    classic: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     layout = TopicLayout("orders", UUID(int=1), False, {0: classic.kafka.layout})
     on = {"remote.storage.enable": "true"}
     assert await _claimed_not_there(classic.services, layout, on, lambda: None) == ()
-    classic.store.found = []
+    found, classic.store.found = classic.store.found, []
     (why,) = await _claimed_not_there(classic.services, layout, on, lambda: None)
     assert why.startswith("partition 0: Kafka says that offsets up to 99")
+
+    async def segments(log: TopicIdPartition) -> tuple[RemoteSegment, ...]:
+        """Retention moved the log start and took a segment, between the reading of the two."""
+        looks.append(log)
+        return () if len(looks) == 1 else tuple(found)
+
+    looks: list[TopicIdPartition] = []
+    monkeypatch.setattr(classic.store, "segments", segments)
+    assert await _claimed_not_there(classic.services, layout, on, lambda: None) == ()
+
+
+async def test_the_preflight_does_not_take_a_replica_that_is_silent_for_one_that_claims_nothing(
+    classic: World,
+) -> None:
+    layout = TopicLayout("orders", UUID(int=1), False, {0: classic.kafka.layout})
+    classic.kafka.silent = {3}
+    with pytest.raises(KafkaUnavailable, match="replica 3 does not answer"):
+        await _claimed_not_there(
+            classic.services, layout, {"remote.storage.enable": "true"}, lambda: None
+        )

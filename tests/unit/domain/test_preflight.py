@@ -79,6 +79,7 @@ BREAKS = [
     ("tiered_storage_healthy", {"bucket_error": "403"}),
     ("tiered_storage_healthy", {"stuck_copies": 1_000}),
     ("remote_objects_recognised", {"remote_objects": RemoteObjects(9, ("no log object",))}),
+    ("tiered_offsets_proven", {"claimed_not_there": ("partition 0: offsets up to 99",)}),
     ("acls", {"acls": TopicAcls(True, ("ALLOW READ to User:a from 10.0.0.1",))}),
     ("postgres_synchronous_commit", {"synchronous_commit": "off"}),
     ("gateways_alive", {"gateways": ()}),
@@ -145,7 +146,7 @@ def test_over_the_wire_each_check_that_refuses_is_named_with_its_remedy(
 
 def test_every_check_that_can_refuse_is_among_those_that_are_tried() -> None:
     """So that a new one is told over the wire only as far as it says itself."""
-    only_warn = {"min_insync_replicas", "tiered_offsets_proven", "transactional_producers"}
+    only_warn = {"min_insync_replicas", "transactional_producers"}
     only_warn |= {"size_retention_race", "tiering_age", "partition_count", "topic_exists"}
     known = {c.name for c in judge(GOOD).checks}
     assert known - only_warn == {check for check, _ in BREAKS}
@@ -216,6 +217,7 @@ def test_what_cannot_be_observed_is_not_accepted() -> None:
     assert not judge(replace(GOOD, attested=None)).accepted
     assert not judge(replace(GOOD, share_groups=None)).accepted
     assert not judge(replace(GOOD, remote_objects=None)).accepted
+    assert not judge(replace(GOOD, claimed_not_there=None)).accepted
     assert not judge(replace(GOOD, acls=None)).accepted
 
 
@@ -246,6 +248,13 @@ def test_an_empty_topic_needs_no_tiered_storage() -> None:
 def test_a_migration_that_holds_the_configs_passes_its_own_checks_again() -> None:
     frozen = {"remote.storage.enable": "true", "remote.log.copy.disable": "true"}
     assert verdict("remote_copy", configs=frozen, already="active") is Verdict.PASSED
+
+
+def test_a_migration_that_has_begun_waits_for_its_roll_instead_of_being_refused() -> None:
+    """With a B0 set there is no way back, and the proof is asked for before the roll."""
+    claimed = ("partition 0: offsets up to 99",)
+    check = "tiered_offsets_proven"
+    assert verdict(check, claimed_not_there=claimed, already="active") is Verdict.WARNING
 
 
 def test_what_could_not_be_seen_is_told_only_where_nothing_is_refused() -> None:
