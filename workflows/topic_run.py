@@ -67,6 +67,8 @@ ABORT_PASSES_TRACKING = "an-abort-passes-tracking-that-fails"
 OPEN_AFTER_RESET = "open-the-classic-log-after-a-reset"
 """A partition whose B0 was reset takes classic produces again: the seal goes at once, not only
 with the arming before its write pause."""
+OPEN_WHILE_PAUSED = "opens-the-classic-log-while-paused-2026-11"
+"""Patch: before it the seal stayed for as long as the topic was paused."""
 TAKES_A_PLACE = "takes-one-of-the-places-2026-11"
 """Patch: before it only a wave bounded how many topics migrate at once."""
 SHARES_PARTITIONS = "shares-partitions-with-other-topics-2026-11"
@@ -138,6 +140,8 @@ class TopicRun:
                     state.armed = state.rolled = False
                     self._move_to(Stage.CROSSING)
                 try:
+                    if state.paused and state.must_open and workflow.patched(OPEN_WHILE_PAUSED):
+                        await self._open()
                     await self._while_paused()
                     await self._run_stage()
                 except Interrupted:
@@ -195,9 +199,8 @@ class TopicRun:
                     await self._read_share()
                 self._move_to(Stage.CROSSING)
             case Stage.CROSSING:
-                if state.sealed and workflow.patched(OPEN_AFTER_RESET):
-                    await self._configs(ConfigStage.TRACKED)
-                    state.sealed = False
+                if state.must_open and workflow.patched(OPEN_AFTER_RESET):
+                    await self._open()
                 await self._until(lambda: state.all_crossed)
                 self._move_to(Stage.ROLLING)
             case Stage.ROLLING:
@@ -225,6 +228,10 @@ class TopicRun:
                     state.grown = found.reason
                 await self._leave_place()
                 self._move_to(Stage.ENDED)
+
+    async def _open(self) -> None:
+        await self._configs(ConfigStage.TRACKED)
+        self.state.sealed = False
 
     async def _waited_for_place(self) -> bool:
         """Take one of the places of topics that migrate at once. True: it took so long that what

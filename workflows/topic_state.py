@@ -201,6 +201,11 @@ class TopicState:
         return self.stage in (Stage.ROLLING, Stage.TIERING) and not self.all_crossed
 
     @property
+    def must_open(self) -> bool:
+        """The classic log is sealed, and a partition whose B0 was reset writes to it again."""
+        return self.sealed and self.stage is Stage.CROSSING
+
+    @property
     def first_have_crossed(self) -> bool:
         """Those that were to cross before the others have, and nobody has looked at them yet."""
         first = self.options.first_partitions

@@ -124,6 +124,14 @@ def judge(
     return AckVerdict.RELAY if standing.confirms else AckVerdict.WAIT
 
 
+def refused_by_seal(code: int, size: int, *, sealed: bool, limit: int) -> bool:
+    """Whether Kafka refused a batch of ``size`` bytes only since its topic was sealed, not for the
+    topic's own ``max.message.bytes`` (``limit``). A partition without B0, whose B0 was reset, takes
+    appends again as soon as the seal has gone: the batch comes again (seed 000, "Error
+    semantics")."""
+    return sealed and code == KafkaErrorCode.MESSAGE_TOO_LARGE and size <= limit
+
+
 def told_as(code: int) -> int:
     """What Kafka's error on a tracked partition becomes: a topic that is not known to a broker is
     one that the broker does not know *yet*, since it is tracked (seed 000 "Error semantics")."""

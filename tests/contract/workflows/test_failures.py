@@ -11,7 +11,7 @@ from temporalio.client import Client, WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import WorkflowEnvironment
 
-from tests.contract.workflows.world import World, ended, fails, reach
+from tests.contract.workflows.world import World, ended, fails, reach, soon
 from tideline.domain import failures
 from tideline.domain.messages import ConfigStage, PartitionStatus, TopicActivity
 from tideline.domain.migration import PHASE_ORDER, PHASES, Phase
@@ -129,6 +129,29 @@ async def test_a_boundary_reset_after_the_seal_opens_the_classic_log_before_the_
     assert outcome.outcome == "hybrid"
     after = world.stages[world.stages.index(ConfigStage.CROSSED) + 1 :]
     assert ConfigStage.TRACKED in after[: after.index(ConfigStage.ARMED)]
+    assert after[-3:] == [ConfigStage.CROSSED, ConfigStage.ROLLING, ConfigStage.FROZEN]
+
+
+async def test_a_reset_in_a_paused_topic_opens_the_log(world: World, client: Client) -> None:
+    """Producers have no use for the pause: they would be refused for as long as it lasts."""
+    world.script[Phase.ZOMBIE_CLEANUP] = fails(failures.BOUNDARY_RESET)
+    cleanup = world.hold(Phase.ZOMBIE_CLEANUP)
+    async with world.worker(client):
+        handle = await world.start(client, world.unhurried)
+        await reach(world, f"{TopicActivity.RECONCILE_CONFIGS}:{ConfigStage.ROLLING}")
+        await handle.execute_update("pause")
+        cleanup.set()
+
+        async def opened() -> bool:
+            return world.stages[-1] == ConfigStage.TRACKED
+
+        await soon("the classic log to be opened", opened)
+        assert world.count(Phase.QUIESCE) == 1
+        await handle.execute_update("resume")
+        outcome = await ended(handle)
+    assert outcome.outcome == "hybrid"
+    after = world.stages[world.stages.index(ConfigStage.ROLLING) + 1 :]
+    assert after.count(ConfigStage.TRACKED) == 1
     assert after[-3:] == [ConfigStage.CROSSED, ConfigStage.ROLLING, ConfigStage.FROZEN]
 
 

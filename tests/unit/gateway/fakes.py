@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -21,6 +21,7 @@ from tideline.control_plane.model import (
     BatchToCommit,
     CommitError,
     CommittedBatch,
+    ConfigOverride,
     FindBatchesRequest,
     FoundBatches,
     GatewayRegistration,
@@ -86,6 +87,7 @@ def tracked_topic(
     status: TopicStatus = TopicStatus.ACTIVE,
     timestamp_type: str = "CreateTime",
     max_message_bytes: int = 1_048_588,
+    overrides: Mapping[str, ConfigOverride] | None = None,
 ) -> TrackedTopic:
     """A tracked topic with these rows (by default one pending partition)."""
     kept = rows or (tracked_row(topic_id=topic_id or TOPIC_ID),)
@@ -97,6 +99,7 @@ def tracked_topic(
         timestamp_type=timestamp_type,
         max_message_bytes=max_message_bytes,
         partitions={row.partition: row for row in kept},
+        overrides=dict(overrides or {}),
     )
 
 

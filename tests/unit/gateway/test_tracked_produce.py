@@ -20,7 +20,7 @@ from tests.unit.gateway.tracked_bench import (
     outcomes,
     produce,
 )
-from tideline.control_plane.model import CommitError, TrackedPartition
+from tideline.control_plane.model import CommitError, ConfigOverride, TrackedPartition
 from tideline.gateway.context import ApiKey
 
 ME = (TOPIC, 0)
@@ -59,6 +59,31 @@ async def test_an_error_of_kafka_is_told_and_not_noted(bench: TrackedBench) -> N
     response = await bench.ask(produce((TOPIC, 0, BATCH)))
     assert outcomes(response) == {ME: ("not_leader_or_follower", -1)}
     assert bench.parts.fences.of(LOG).highest_acknowledged == -1
+
+
+SEAL = {"max.message.bytes": ConfigOverride("max.message.bytes", "78", None)}
+
+
+@pytest.mark.parametrize(
+    ("held", "limit", "told"),
+    [
+        (SEAL, len(BATCH), "request_timed_out"),
+        (SEAL, len(BATCH) - 1, "message_too_large"),
+        ({}, len(BATCH), "message_too_large"),
+    ],
+    ids=["the seal", "the topic's own limit", "nothing is held"],
+)
+async def test_what_a_sealed_log_refuses_of_a_partition_without_b0_is_sent_again(
+    bench: TrackedBench, held: dict[str, ConfigOverride], limit: int, told: str
+) -> None:
+    """Its B0 was reset: it takes classic produces again once the log is open, and nothing that ends
+    a producer's retries was the topic's own word."""
+    bench.show(PENDING, overrides=held, max_message_bytes=limit)
+    bench.client.broker[ApiKey.PRODUCE] = acknowledging(0, ErrorCode.message_too_large)
+    response = await bench.ask(produce((TOPIC, 0, BATCH)))
+    assert outcomes(response) == {ME: (told, -1)}
+    fence = bench.parts.fences.of(LOG)
+    assert (fence.highest_acknowledged, fence.in_flight) == (-1, 0)
 
 
 async def test_a_quiesce_waits_for_what_is_under_way_to_whichever_broker(

@@ -297,6 +297,9 @@ class ProduceRequest:
             if not is_final(code):
                 part.settle(relayed, "kafka")
                 return
+            if part.is_refused_by_seal(code):
+                part.settle(ProduceOutcome(SEND_AGAIN), "withheld")
+                return
             last = _last_offset(row, part.header)
             if await self._fences.pass_gate(log, ticket, last, self._patience_s):
                 acknowledged = last

@@ -10,10 +10,10 @@ from typing import Any
 
 from prometheus_client import Counter
 
-from tideline.domain.ack_gate import is_final
+from tideline.domain.ack_gate import is_final, refused_by_seal
 from tideline.domain.pipelining import ProducerBatch
 from tideline.domain.request_handling import COMMIT_ERRORS, FAILURE_ERRORS, KafkaErrorCode
-from tideline.domain.topic_configs import LOG_APPEND_TIME
+from tideline.domain.topic_configs import LOG_APPEND_TIME, MAX_MESSAGE_BYTES
 from tideline.gateway import metrics
 from tideline.gateway.messages import RequestedPartition, error
 from tideline.gateway.produce.appends import Append, AppendFailed
@@ -119,6 +119,15 @@ class PartitionProduce:
     def refuse_transaction(self) -> None:
         """With a code after which its client can abort."""
         self.refuse(int(refuse_new_transaction(self._version)))
+
+    def is_refused_by_seal(self, code: int) -> bool:
+        """Of ``code``, Kafka's answer, by what Tideline held when the part was forwarded: the seal
+        may have gone since. See :func:`tideline.domain.ack_gate.refused_by_seal`."""
+        topic = self.at.topic
+        if topic is None:
+            return False
+        sealed, limit = MAX_MESSAGE_BYTES in topic.overrides, topic.limits.max_message_bytes
+        return refused_by_seal(code, self.size, sealed=sealed, limit=limit)
 
     def settle(self, outcome: ProduceOutcome, path: str) -> None:
         """The outcome; the first one counts. ``path`` is for the metric. Behind one that its client
