@@ -7,6 +7,7 @@ refused: it would send a consumer to records that are not there.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -25,6 +26,25 @@ class SpecialTimestamp(IntEnum):
     EARLIEST_LOCAL = -4
     LATEST_TIERED = -5
     EARLIEST_PENDING_UPLOAD = -6
+
+
+_KNOWN_SINCE: Mapping[int, int] = {
+    SpecialTimestamp.LATEST: 1,
+    SpecialTimestamp.EARLIEST: 1,
+    SpecialTimestamp.MAX_TIMESTAMP: 7,
+    SpecialTimestamp.EARLIEST_LOCAL: 8,
+    SpecialTimestamp.LATEST_TIERED: 9,
+    SpecialTimestamp.EARLIEST_PENDING_UPLOAD: 11,
+}
+"""``ReplicaManager.timestampMinSupportedVersion``."""
+
+
+def is_known(timestamp: int, version: int) -> bool:
+    """Whether a ListOffsets of ``version`` may ask for ``timestamp``, a time in ms or a sentinel.
+    To any other a broker answers UNSUPPORTED_VERSION
+    (``ReplicaManager.isListOffsetsTimestampUnsupported``)."""
+    since = _KNOWN_SINCE.get(timestamp)
+    return timestamp >= 0 or (since is not None and version >= since)
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ def listed(offset: int, timestamp: int = -1, code: str = "none", epoch: int = 3)
     """``epoch``: in which the record that was found was written."""
 
     def answer(request: Any) -> Any:
-        api = messages(ApiKey.LIST_OFFSETS, 10)
+        api = messages(ApiKey.LIST_OFFSETS, int(request.__version__))
         return api.response(
             throttle_time=timedelta(0),
             topics=tuple(
@@ -81,10 +81,14 @@ def listed(offset: int, timestamp: int = -1, code: str = "none", epoch: int = 3)
 
 
 async def asked(
-    bench: TrackedBench, timestamp: int, partition: int = 0, topic: str = TOPIC
+    bench: TrackedBench,
+    timestamp: int,
+    partition: int = 0,
+    topic: str = TOPIC,
+    version: int = 11,
 ) -> tuple[str, int, int, int]:
     """(error, offset, timestamp, leader epoch)"""
-    api = messages(ApiKey.LIST_OFFSETS, 10)
+    api = messages(ApiKey.LIST_OFFSETS, version)
     row = api.request_part("ListOffsetsPartition", partition_index=partition, timestamp=timestamp)
     message = api.request(
         replica_id=-1,
@@ -307,6 +311,22 @@ async def test_searches_go_through_segments_as_through_the_rest(bench: TrackedBe
     bench.store.down = True
     forget_everything(bench)
     assert (await asked(bench, 600))[0] == "request_timed_out"
+
+
+async def test_a_timestamp_that_its_version_does_not_know_is_refused(bench: TrackedBench) -> None:
+    """As by a broker (``ReplicaManager.isListOffsetsTimestampUnsupported``), which is not asked."""
+    since = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, PENDING_UPLOAD: 11}
+    refused = ("unsupported_version", -1, -1, -1)
+    for shown in (SUFFIX, PREFIX_GONE, tracked_row(boundary=0, boundary_epoch=0)):
+        bench.show(shown)
+        kafka_says(bench, 12)
+        for timestamp, version in since.items():
+            assert await asked(bench, timestamp, version=version - 1) == refused, timestamp
+            assert (await asked(bench, timestamp, version=version))[0] == "none", timestamp
+        for unknown in (-7, -100, -(2**63)):
+            assert await asked(bench, unknown, version=11) == refused, unknown
+        for timestamp in (LATEST, EARLIEST):
+            assert (await asked(bench, timestamp, version=4))[0] == "none", timestamp
 
 
 async def test_errors_of_kafka_are_told_and_outages_time_out(bench: TrackedBench) -> None:

@@ -29,6 +29,7 @@ from tideline.domain.offset_search import (
     WrongSide,
     below,
     earliest,
+    is_known,
     is_of_prefix,
     latest_of_maxima,
     smallest,
@@ -148,6 +149,8 @@ class ListOffsetsHandler:
             return from_kafka
         if rule.behaviour is Behaviour.REFUSE:
             return _refusal(split, item, rule.error)
+        if not is_known(int(item.row.timestamp), split.context.header.api_version):
+            return _refusal(split, item, KafkaErrorCode.UNSUPPORTED_VERSION)
         if from_kafka is not None and int(from_kafka.error_code) != KafkaErrorCode.NONE:
             return from_kafka
         log = item.at.log
