@@ -295,6 +295,20 @@ async def test_a_maximum_that_went_with_the_prefix_is_not_told(bench: TrackedBen
     assert (await asked(bench, MAX_TIMESTAMP))[:3] == ("none", 101, 800)
 
 
+async def test_no_special_timestamp_answers_below_the_earliest(bench: TrackedBench) -> None:
+    """Nor with a record of an accepted log gap, which nobody can read any more."""
+    bench.show(replace(SUFFIX, accepted_gap_from=43))
+    await appended(bench, 100, 800)
+    assert (await asked(bench, MAX_TIMESTAMP))[:3] == ("none", 42, 900)
+    bench.show(replace(SUFFIX, accepted_gap_from=42))
+    assert (await asked(bench, MAX_TIMESTAMP))[:3] == ("none", 101, 800)
+    bench.show(PREFIX_GONE)
+    assert (await asked(bench, MAX_TIMESTAMP))[:3] == ("none", 101, 800)
+    assert (await asked(bench, EARLIEST))[1] == 100
+    for timestamp in (LATEST, EARLIEST_LOCAL, LATEST_TIERED, PENDING_UPLOAD):
+        assert (await asked(bench, timestamp))[1] in {-1, 100, 101, 102}, timestamp
+
+
 async def test_searches_go_through_segments_as_through_the_rest(bench: TrackedBench) -> None:
     bench.show(SUFFIX)
     for timestamps in ((300, 700, 500), (950, 400), (960, 970)):

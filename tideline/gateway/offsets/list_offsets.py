@@ -223,7 +223,7 @@ class ListOffsetsHandler:
                         log, searcher_of(split, item)
                     )
                 suffix = _suffix_candidate(found, record, route)
-                prefix_maximum = _prefix_maximum(item, log)
+                prefix_maximum = _prefix_maximum(item, log, route)
                 whole = latest_of_maxima(prefix_maximum, suffix)
                 if whole is prefix_maximum and not await self._is_readable(
                     whole.offset, log, route
@@ -289,11 +289,15 @@ def _suffix_candidate(
     return Candidate(record.offset, record.timestamp, route.boundary_epoch)
 
 
-def _prefix_maximum(item: PartitionEntry, log: TopicIdPartition) -> Candidate:
-    """Kafka forgets its maximum once everything is tiered, so it was kept at B0."""
+def _prefix_maximum(
+    item: PartitionEntry, log: TopicIdPartition, route: PartitionRoute
+) -> Candidate:
+    """Kafka forgets its maximum once everything is tiered, so it was kept at B0. Nothing if its
+    record went with the prefix, or lies in a log gap."""
     row: TrackedPartition | None = (
         item.at.topic.partitions.get(log.partition) if item.at.topic is not None else None
     )
-    if row is None or row.prefix_max_timestamp_offset < 0:
+    if row is None or not route.has_prefix:
         return NOTHING
-    return Candidate(row.prefix_max_timestamp_offset, row.prefix_max_timestamp)
+    kept = Candidate(row.prefix_max_timestamp_offset, row.prefix_max_timestamp)
+    return below(kept, route.prefix_end)
