@@ -81,6 +81,12 @@ class TrackedPartition:
     """Kafka has nothing below B0 any more, or never had."""
 
     @property
+    def partly_in_kafka(self) -> bool:
+        """Records below B0 are Kafka's to keep and to tier, or all while B0 is unset. ``state``
+        does not tell: it is HYBRID, too, where merged segments are all that is tiered."""
+        return self.boundary != 0 and not self.prefix_gone
+
+    @property
     def prefix_end(self) -> int:
         """Where what Kafka must hold of the prefix ends (exclusive): B0, or an accepted gap."""
         return prefix_end(self.accepted_gap_from, self.boundary)

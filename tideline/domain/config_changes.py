@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
-from tideline.domain.migration import MigrationState
+from tideline.domain.migration import UNDEFINED_OFFSET
 from tideline.domain.topic_configs import (
     COPY_DISABLE,
     LOCAL_RETENTION_BYTES,
@@ -24,6 +25,7 @@ from tideline.domain.topic_configs import (
 )
 
 REMOTE_STORAGE = "remote.storage.enable"
+DELETE_ON_DISABLE = "remote.log.delete.on.disable"
 CLEANUP_POLICY = "cleanup.policy"
 COMPRESSION_TYPE = "compression.type"
 RETENTION_MS = "retention.ms"
@@ -33,6 +35,7 @@ LIMITS = (MAX_MESSAGE_BYTES, TIMESTAMP_TYPE, TIMESTAMP_BEFORE_MAX_MS, TIMESTAMP_
 JUDGED = (
     REMOTE_STORAGE,
     COPY_DISABLE,
+    DELETE_ON_DISABLE,
     CLEANUP_POLICY,
     COMPRESSION_TYPE,
     RETENTION_MS,
@@ -47,19 +50,36 @@ _AS_THE_TOTAL = -2
 _NO_LIMIT = -1
 
 
+class Divided(Protocol):
+    """A tracked partition, as far as configs of its topic depend on it."""
+
+    @property
+    def boundary(self) -> int: ...
+
+    @property
+    def partly_in_kafka(self) -> bool: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Situation:
     """What a change meets."""
 
-    states: frozenset[MigrationState]
-    """Of the topic's partitions."""
+    migrates: bool
+    """A partition has no B0 yet."""
+    has_prefix: bool
+    """Something below a B0, or a log that will be, is Kafka's to keep and to tier."""
     before: Mapping[str, str | None]
     """The user's values, or the defaults where none is set, of :data:`JUDGED`."""
 
-    @property
-    def has_prefix(self) -> bool:
-        """Something below a B0, or a log that will be, is Kafka's to keep and to tier."""
-        return bool(self.states - {MigrationState.DISKLESS_ONLY})
+
+def situation_of(rows: Iterable[Divided], before: Mapping[str, str | None]) -> Situation:
+    """``rows``: the topic's partitions."""
+    rows = tuple(rows)
+    return Situation(
+        migrates=any(row.boundary == UNDEFINED_OFFSET for row in rows),
+        has_prefix=any(row.partly_in_kafka for row in rows),
+        before=before,
+    )
 
 
 def problem_with_change(
@@ -90,8 +110,13 @@ def problem_with_value(key: str, value: str | None, situation: Situation) -> str
                 "more. To end the migration run `tideline abort` before the first B0; to drop "
                 "the history delete the records up to B0 first"
             )
+        case "remote.log.delete.on.disable" if not _is_false(value) and situation.has_prefix:
+            return (
+                "with it `remote.storage.enable=false` at a broker deletes everything below B0, "
+                "which Kafka refuses without it; leave it false"
+            )
         case "remote.log.copy.disable" if not _is_false(value):
-            if MigrationState.MIGRATING in situation.states:
+            if situation.migrates:
                 return (
                     "the prefix of a topic that migrates must reach remote storage; leave it "
                     "false, Tideline ends the copying itself when all of it is there"

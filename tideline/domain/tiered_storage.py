@@ -17,6 +17,7 @@ from types import MappingProxyType
 
 from tideline.domain.config_changes import (
     CLEANUP_POLICY,
+    DELETE_ON_DISABLE,
     REMOTE_STORAGE,
     RETENTION_MS,
     Situation,
@@ -31,7 +32,6 @@ from tideline.domain.topic_configs import (
     RETENTION_BYTES,
 )
 
-DELETE_ON_DISABLE = "remote.log.delete.on.disable"
 AS_THE_TOTAL = "-2"
 """Of ``local.retention.*``: as much as the topic keeps at all."""
 HELD = MappingProxyType({LOCAL_RETENTION_MS: AS_THE_TOTAL, LOCAL_RETENTION_BYTES: AS_THE_TOTAL})

@@ -13,13 +13,12 @@ from typing import Any
 
 from tideline.domain.config_changes import (
     JUDGED,
-    REMOTE_STORAGE,
-    Situation,
     problem_with_value,
     shown_limits,
+    situation_of,
 )
 from tideline.domain.grown import NewLog, first_in_the_way
-from tideline.domain.migration import UNDEFINED_OFFSET, MigrationState
+from tideline.domain.migration import UNDEFINED_OFFSET
 from tideline.domain.topic_configs import TopicLimits
 
 
@@ -47,7 +46,8 @@ class Finding:
 @dataclass(frozen=True, slots=True)
 class WatchedPartition:
     partition: int
-    state: MigrationState
+    partly_in_kafka: bool
+    """Records below B0 are Kafka's, or all while B0 is unset."""
     boundary: int
     prefix_end: int
     """Where what Kafka must hold ends (exclusive): B0, or an accepted gap below it."""
@@ -67,7 +67,7 @@ def log_end_findings(row: WatchedPartition, ends: Mapping[int, int]) -> list[Fin
             "offsets": max(past.values()) - row.boundary,
         }
         found.append(Finding(FindingKind.TAIL, str(row.partition), detail))
-    if short and row.state is MigrationState.HYBRID:
+    if short and row.partly_in_kafka:
         detail = {
             "boundary": row.boundary,
             "log_ends": short,
@@ -122,13 +122,10 @@ def config_findings(
                     "wanted": value,
                     "why": "the suffix enforces what was set through a gateway",
                 }
-    states = frozenset(row.state for row in rows)
-    # Below a B0 of 0 nothing is tiered: such a topic may be without remote storage.
-    tiered = frozenset(row.state for row in rows if row.boundary != 0)
+    situation = situation_of(rows, effective)
     for key in JUDGED:
         if key in overrides or key not in effective:
             continue
-        situation = Situation(tiered if key == REMOTE_STORAGE else states, effective)
         why = problem_with_value(key, effective[key], situation)
         if why is not None:
             found[key] = {"in_kafka": effective[key], "wanted": None, "why": why}

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from tideline.control_plane import ControlPlane
 from tideline.control_plane.model import TopicStatus, TrackedPartition, TrackedTopic
 from tideline.domain.ids import TopicPartition
-from tideline.domain.migration import MigrationState
 from tideline.domain.replica_spread import Assessment, PlacedPartition, Spread, assess, rack_name
 from tideline.errors import RefusedError
 from tideline.kafka.admin import KafkaAdmin
@@ -183,7 +182,7 @@ def _placed(
     layout: PartitionLayout,
     moving: Collection[TopicPartition],
 ) -> PlacedPartition:
-    has_prefix = row.boundary > 0 and row.state is MigrationState.HYBRID
+    has_prefix = row.boundary > 0 and row.partly_in_kafka
     return PlacedPartition(
         topic=topic.name,
         partition=row.partition,

@@ -14,7 +14,7 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from tideline.control_plane.model import TopicStatus
-from tideline.domain.config_changes import REMOTE_STORAGE, Situation
+from tideline.domain.config_changes import REMOTE_STORAGE, situation_of
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.messages import PartitionRef, TopicRef
 from tideline.domain.preflight import INTERNAL_TOPICS, TIERING_SWITCH
@@ -223,9 +223,9 @@ async def _refuse_tracked(services: WorkerServices, topic: str, target: Target) 
     tracked = await services.control_plane.tracked_topic(topic)
     if tracked is None or tracked.status is TopicStatus.ABORTED:
         return
-    states = frozenset(row.state for row in tracked.partitions.values())
-    if why := refused_while_tracked(target, Situation(states, {})):
-        shown = ", ".join(sorted(state.value for state in states))
+    rows = tracked.partitions.values()
+    if why := refused_while_tracked(target, situation_of(rows, {})):
+        shown = ", ".join(sorted({row.state.value for row in rows}))
         raise RefusedError(f"{topic!r} is tracked by Tideline ({shown}): {why}")
 
 

@@ -182,4 +182,4 @@ async def _configs(
 
 
 def _watched(row: TrackedPartition) -> WatchedPartition:
-    return WatchedPartition(row.partition, row.state, row.boundary, row.prefix_end)
+    return WatchedPartition(row.partition, row.partly_in_kafka, row.boundary, row.prefix_end)

@@ -39,10 +39,10 @@ from tests.harness import (
 )
 from tests.support.waiting import HANGS_S, WITHIN_S, eventually, flushed, until
 from tideline.demo import topic as topics
+from tideline.domain.config_changes import DELETE_ON_DISABLE
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.preflight import CheckResult, Verdict
 from tideline.domain.tiered_storage import (
-    DELETE_ON_DISABLE,
     HELD,
     JUDGED,
     NOT_WITHOUT_DELETING,

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tideline.domain.config_changes import Situation, items, limits_of, problem_with_change
-from tideline.domain.migration import MigrationState
+from tests.unit.gateway.fakes import tracked_row
+from tideline.control_plane.model import TrackedPartition
+from tideline.domain.config_changes import items, limits_of, problem_with_change, situation_of
+
+MIGRATING, HYBRID = tracked_row(), tracked_row(boundary=100)
+BORN = tracked_row(boundary=0)
+PREFIX_GONE = tracked_row(boundary=100, prefix_gone=True)
+"""The last two have merged segments, so that their state is HYBRID."""
 
 BEFORE = {
     "remote.storage.enable": "true",
@@ -21,27 +27,46 @@ BEFORE = {
 }
 
 
-def problem(state: MigrationState, before: dict[str, str] | None = None, **to: str) -> str | None:
-    situation = Situation(frozenset({state}), BEFORE | (before or {}))
+def problem(row: TrackedPartition, before: dict[str, str] | None = None, **to: str) -> str | None:
+    situation = situation_of([row], BEFORE | (before or {}))
     changes = {key.replace("_", "."): value for key, value in to.items()}
     return problem_with_change({**situation.before, **changes}, situation, changes)
 
 
-@pytest.mark.parametrize("state", [MigrationState.MIGRATING, MigrationState.HYBRID])
-def test_tiered_storage_stays_on_while_a_prefix_is_in_it(state: MigrationState) -> None:
-    refused = problem(state, remote_storage_enable="false")
+@pytest.mark.parametrize("row", [MIGRATING, HYBRID])
+def test_tiered_storage_stays_on_while_a_prefix_is_in_it(row: TrackedPartition) -> None:
+    refused = problem(row, remote_storage_enable="false")
     assert refused is not None
     assert refused.startswith("remote.storage.enable=false: ")
     assert "tideline abort" in refused
 
 
-def test_tiered_storage_may_go_off_once_nothing_below_b0_is_left() -> None:
-    assert problem(MigrationState.DISKLESS_ONLY, remote_storage_enable="false") is None
+@pytest.mark.parametrize("row", [BORN, PREFIX_GONE])
+def test_a_topic_without_a_prefix_may_be_taken_off_tiered_storage(row: TrackedPartition) -> None:
+    """Also where Tideline archives it: that is not Kafka's tiered storage."""
+    assert problem(row, remote_storage_enable="false") is None
+    assert problem(row, remote_log_delete_on_disable="true") is None
+
+
+def test_one_partition_with_a_prefix_keeps_the_topic_on_tiered_storage() -> None:
+    situation = situation_of([BORN, HYBRID, PREFIX_GONE], BEFORE)
+    after = BEFORE | {"remote.storage.enable": "false"}
+    assert problem_with_change(after, situation, ["remote.storage.enable"]) is not None
+
+
+@pytest.mark.parametrize("row", [MIGRATING, HYBRID])
+def test_the_policy_of_deletion_stays_off_while_there_is_a_prefix(row: TrackedPartition) -> None:
+    """It is what makes Kafka refuse to be switched off together with all that is tiered."""
+    refused = problem(row, remote_log_delete_on_disable="true")
+    assert refused is not None
+    assert "leave it false" in refused
+    on = {"remote.log.delete.on.disable": "true"}
+    assert problem(row, on, remote_log_delete_on_disable="false") is None
 
 
 def test_copying_is_ended_by_tideline_and_archiving_by_its_own_verb() -> None:
-    migrating = problem(MigrationState.MIGRATING, remote_log_copy_disable="true")
-    hybrid = problem(MigrationState.HYBRID, remote_log_copy_disable="TRUE")
+    migrating = problem(MIGRATING, remote_log_copy_disable="true")
+    hybrid = problem(HYBRID, remote_log_copy_disable="TRUE")
     assert migrating is not None
     assert "must reach remote storage" in migrating
     assert hybrid is not None
@@ -50,12 +75,12 @@ def test_copying_is_ended_by_tideline_and_archiving_by_its_own_verb() -> None:
 
 @pytest.mark.parametrize("policy", ["compact", "delete,compact", "compact , delete"])
 def test_diskless_data_is_not_compacted(policy: str) -> None:
-    assert problem(MigrationState.DISKLESS_ONLY, cleanup_policy=policy)
+    assert problem(BORN, cleanup_policy=policy)
 
 
 def test_batches_are_not_compressed_anew() -> None:
-    assert problem(MigrationState.HYBRID, compression_type="zstd")
-    assert problem(MigrationState.HYBRID, {"compression.type": "lz4"}, compression_type="producer")\
+    assert problem(HYBRID, compression_type="zstd")
+    assert problem(HYBRID, {"compression.type": "lz4"}, compression_type="producer")\
         is None  # fmt: skip
 
 
@@ -75,8 +100,8 @@ def test_nothing_is_kept_locally_for_longer_than_at_all(
 ) -> None:
     for unit in ("ms", "bytes"):
         changes = {f"local_retention_{unit}": local, f"retention_{unit}": total}
-        assert bool(problem(MigrationState.HYBRID, **changes)) is refused
-    only_total = problem(MigrationState.HYBRID, {"local.retention.ms": local}, retention_ms=total)
+        assert bool(problem(HYBRID, **changes)) is refused
+    only_total = problem(HYBRID, {"local.retention.ms": local}, retention_ms=total)
     if BEFORE["retention.ms"] != total:
         assert bool(only_total) is refused
 
@@ -85,7 +110,7 @@ def test_a_value_that_was_there_before_is_not_judged() -> None:
     """A client that writes back all that it read changes nothing."""
     before = {"cleanup.policy": "compact", "remote.log.copy.disable": "true"}
     same = {key.replace(".", "_"): value for key, value in before.items()}
-    assert problem(MigrationState.HYBRID, before, **same) is None
+    assert problem(HYBRID, before, **same) is None
 
 
 def test_limits_are_taken_over_as_the_control_plane_names_them() -> None:

@@ -7,9 +7,9 @@ from itertools import product
 import pytest
 
 from tideline.domain import tiered_storage
+from tideline.domain.config_changes import DELETE_ON_DISABLE
 from tideline.domain.coverage import OffsetRange
 from tideline.domain.tiered_storage import (
-    DELETE_ON_DISABLE,
     HELD,
     NOT_COMPACTED,
     NOT_WITHOUT_DELETING,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from tideline.domain.migration import MigrationState
 from tideline.domain.topic_configs import TopicLimits
 from tideline.domain.watched import (
     Finding,
@@ -14,10 +13,11 @@ from tideline.domain.watched import (
     log_end_findings,
 )
 
-HYBRID = WatchedPartition(3, MigrationState.HYBRID, boundary=100, prefix_end=100)
+HYBRID = WatchedPartition(3, partly_in_kafka=True, boundary=100, prefix_end=100)
 LIMITS = TopicLimits("CreateTime", 1_000)
 IN_KAFKA = {
     "remote.storage.enable": "true",
+    "remote.log.delete.on.disable": "false",
     "cleanup.policy": "delete",
     "compression.type": "producer",
     "message.timestamp.type": "CreateTime",
@@ -46,15 +46,15 @@ def test_a_tail_says_how_far_it_goes_and_where() -> None:
 
 
 def test_before_b0_nothing_is_compared() -> None:
-    pending = WatchedPartition(3, MigrationState.MIGRATING, boundary=-1, prefix_end=-1)
+    pending = WatchedPartition(3, partly_in_kafka=True, boundary=-1, prefix_end=-1)
     assert kinds(pending, n1=7) == []
 
 
 def test_a_gap_that_an_operator_accepted_and_a_prefix_that_is_gone_are_not_missed() -> None:
-    accepted = WatchedPartition(3, MigrationState.HYBRID, boundary=100, prefix_end=90)
+    accepted = WatchedPartition(3, partly_in_kafka=True, boundary=100, prefix_end=90)
     assert kinds(accepted, n1=90) == []
     assert kinds(accepted, n1=89) == [FindingKind.SHORT]
-    gone = WatchedPartition(3, MigrationState.DISKLESS_ONLY, boundary=100, prefix_end=100)
+    gone = WatchedPartition(3, partly_in_kafka=False, boundary=100, prefix_end=100)
     assert kinds(gone, n1=0) == []
     assert kinds(gone, n1=101) == [FindingKind.TAIL]
 
@@ -75,6 +75,7 @@ def test_kafka_as_it_should_be_is_no_finding() -> None:
     [
         ("max_message_bytes", "1000000"),
         ("remote_storage_enable", "false"),
+        ("remote_log_delete_on_disable", "true"),
         ("cleanup_policy", "compact"),
         ("compression_type", "zstd"),
         ("message_timestamp_type", "LogAppendTime"),
@@ -86,14 +87,13 @@ def test_what_was_changed_past_the_gateways_is_found(key: str, value: str) -> No
 
 
 def test_limits_of_a_topic_that_has_not_crossed_are_kafkas_own() -> None:
-    pending = WatchedPartition(3, MigrationState.MIGRATING, boundary=-1, prefix_end=-1)
+    pending = WatchedPartition(3, partly_in_kafka=True, boundary=-1, prefix_end=-1)
     assert found(pending, message_timestamp_type="LogAppendTime") == {}
     assert "remote.storage.enable" in found(pending, remote_storage_enable="false")
 
 
 def test_a_topic_born_diskless_may_be_without_remote_storage_and_not_compacted() -> None:
-    born = WatchedPartition(3, MigrationState.DISKLESS_ONLY, boundary=0, prefix_end=0)
+    born = WatchedPartition(3, partly_in_kafka=False, boundary=0, prefix_end=0)
     assert found(born, remote_storage_enable="false") == {}
     assert found(born, cleanup_policy="compact") == {"cleanup.policy": "compact"}
-    empty = WatchedPartition(3, MigrationState.HYBRID, boundary=0, prefix_end=0)
-    assert found(empty, remote_storage_enable="false") == {}
+    assert found(born, remote_log_delete_on_disable="true") == {}

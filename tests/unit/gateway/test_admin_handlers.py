@@ -824,6 +824,7 @@ def altered(request: Any) -> Any:
 DEFAULTS = {
     "remote.storage.enable": "false",
     "remote.log.copy.disable": "false",
+    "remote.log.delete.on.disable": "false",
     "cleanup.policy": "delete",
     "compression.type": "producer",
     "retention.ms": "604800000",
@@ -970,6 +971,7 @@ async def test_replacing_all_configs_keeps_what_tideline_holds() -> None:
         ({"remote_storage_enable": "false"}, "tiered storage"),
         ({"remote_storage_enable": None}, "tiered storage"),
         ({"remote_storage_enable": "false", "remote_log_delete_on_disable": "true"}, "B0"),
+        ({"remote_log_delete_on_disable": "true"}, "leave it false"),
         ({"remote_log_copy_disable": "true"}, "must reach remote storage"),
         ({"cleanup_policy": "compact"}, "compaction"),
         ({"compression_type": "gzip"}, "as producers wrote them"),

@@ -265,6 +265,23 @@ async def test_a_config_that_was_changed_at_a_broker_is_told_at_the_second_look(
     assert await watched.open() == []
 
 
+async def test_what_is_merged_is_not_what_kafka_must_keep(world: World) -> None:
+    """The state is HYBRID also of a partition whose prefix is gone, once it has merged segments."""
+    crossed(world)
+    watched = Watched(world)
+    world.kafka.own_configs = {
+        "remote.storage.enable": "false",
+        "remote.log.delete.on.disable": "true",
+    }
+    assert await watched.look(2) == [
+        (FindingKind.CONFIG, "remote.log.delete.on.disable"),
+        (FindingKind.CONFIG, "remote.storage.enable"),
+    ]
+    world.plane.row = replace(world.plane.row, prefix_gone=True)
+    world.kafka.ends[2] = 99
+    assert await watched.look(2) == []
+
+
 async def test_what_another_process_left_open_ends_with_the_first_look(world: World) -> None:
     crossed(world).kafka.ends[2] = 102
     await Watched(world).look()

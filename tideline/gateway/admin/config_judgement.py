@@ -21,10 +21,10 @@ from tideline.control_plane.model import TrackedTopic
 from tideline.domain.config_changes import (
     CLEANUP_POLICY,
     JUDGED,
-    Situation,
     items,
     limits_of,
     problem_with_change,
+    situation_of,
 )
 from tideline.gateway.context import RequestContext
 
@@ -88,7 +88,7 @@ async def judged(ctx: RequestContext, change: TopicChange, tracked: TrackedTopic
     }
     if change.policies is not None:
         after[CLEANUP_POLICY] = _altered_list(before.get(CLEANUP_POLICY), *change.policies)
-    situation = Situation(frozenset(row.state for row in tracked.partitions.values()), before)
+    situation = situation_of(tracked.partitions.values(), before)
     if (problem := problem_with_change(after, situation, named)) is not None:
         raise invalid(f"topic {tracked.name} is tracked by Tideline; {problem}")
     try:
