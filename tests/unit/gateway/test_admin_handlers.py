@@ -864,7 +864,9 @@ def describing(**own: str) -> Callable[[Any], describe.DescribeConfigsResponse]:
                     error_message=None,
                     resource_type=r.resource_type,
                     resource_name=r.resource_name,
-                    configs=tuple(entry(key) for key in r.configuration_keys or DEFAULTS),
+                    configs=tuple(
+                        entry(key) for key in r.configuration_keys or DEFAULTS if key in DEFAULTS
+                    ),
                 )
                 for r in request.resources
             ),
@@ -1435,9 +1437,9 @@ def describing_all(*names: str, documented: bool, keys: tuple[str, ...] | None =
 @pytest.mark.parametrize(
     ("request_", "asked_for"),
     [
-        (describing_all("classic", documented=True), ["classic"]),
-        (describing_all("classic", "other", documented=True), [None]),
-        (describing_all("classic", documented=False), []),
+        (describing_all("classic", documented=True, keys=("diskless.enable",)), ["classic"]),
+        (describing_all("classic", "b", documented=True, keys=("diskless.enable",)), [None]),
+        (describing_all("classic", documented=False, keys=("diskless.enable",)), []),
         (describing_all("classic", documented=True, keys=("retention.bytes",)), []),
     ],
 )
@@ -1461,3 +1463,16 @@ async def test_who_wants_documentation_reads_what_became_of_the_request_to_migra
         assert "Last request" not in shown.get("diskless.migration.state", "")
         assert "ada" not in str(answer)
         assert "no S3" not in str(answer)
+
+
+async def test_a_description_of_classic_topics_asks_postgres_nothing() -> None:
+    """Seed 000, I1: consoles ask for all configs of all topics, with documentation."""
+    plane = RequestedPlane(silent=True)
+    kafka = Kafka(DescribeConfigsRequest=describing())
+    async with FakeBroker(kafka) as broker, gateway(broker, admin(tracked(5), plane)) as g:
+        answer = await ask(g, describing_all("classic", "other", documented=True))
+        assert "Last request" not in str(answer)
+        assert plane.asked_for == []
+        answer = await ask(g, describing_all("classic", "tracked", documented=True))
+    assert plane.asked_for == ["tracked"]
+    assert ["Last request" in str(result) for result in answer.results] == [False, True]

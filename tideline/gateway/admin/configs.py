@@ -306,8 +306,13 @@ class ConfigsHandler:
         self, request: Any, asked: Mapping[str, tuple[str, ...] | None]
     ) -> dict[str, str]:
         """By topic, what became of its request to migrate. One question for all of them, and only
-        to a client that wants the documentation of ``diskless.enable``."""
-        names = [name for name, keys in asked.items() if not keys or DISKLESS_ENABLE in keys]
+        to a client that wants the documentation of ``diskless.enable``; of classic topics only if
+        it names that key, since who describes them waits for no Postgres (seed 000, I1)."""
+        names = [
+            name
+            for name, keys in asked.items()
+            if (DISKLESS_ENABLE in keys if keys else self.tracking.topic_by_name(name))
+        ]
         if not names or not getattr(request, "include_documentation", False):
             return {}
         try:
