@@ -68,6 +68,13 @@ def below(candidate: Candidate, boundary: int) -> Candidate:
     return candidate if 0 <= candidate.offset < boundary else NOTHING
 
 
+def of_suffix(candidate: Candidate, boundary: int) -> Candidate:
+    """The suffix's candidate. Raises :class:`WrongSide` if it lies below B0."""
+    if UNDEFINED_OFFSET < candidate.offset < boundary:
+        raise WrongSide(f"the suffix answered {candidate.offset}, below B0 {boundary}")
+    return candidate
+
+
 def is_of_prefix(candidate: Candidate, prefix_end: int, boundary_epoch: int) -> bool:
     """Whether the record that Kafka found is one of the prefix, whatever else its leader has lost.
     One of a newer epoch was appended past the gateways to a log that ends short of B0; of one
@@ -80,15 +87,15 @@ def is_of_prefix(candidate: Candidate, prefix_end: int, boundary_epoch: int) -> 
 
 def smallest(prefix: Candidate, suffix: Candidate, boundary: int) -> Candidate:
     """The answer to a search by timestamp. Raises :class:`WrongSide`."""
-    if suffix.offset != UNDEFINED_OFFSET and suffix.offset < boundary:
-        raise WrongSide(f"the suffix answered {suffix.offset}, below B0 {boundary}")
-    kept = below(prefix, boundary)
-    return kept if kept is not NOTHING else suffix
+    kept, found = below(prefix, boundary), of_suffix(suffix, boundary)
+    return kept if kept is not NOTHING else found
 
 
-def latest_of_maxima(prefix: Candidate, suffix: Candidate) -> Candidate:
-    """The record with the largest timestamp of the log; the first of several."""
-    return suffix if suffix.timestamp > prefix.timestamp else prefix
+def latest_of_maxima(prefix: Candidate, suffix: Candidate, boundary: int) -> Candidate:
+    """The record with the largest timestamp of the log; the first of several. Raises
+    :class:`WrongSide`."""
+    found = of_suffix(suffix, boundary)
+    return found if found.timestamp > prefix.timestamp else prefix
 
 
 def earliest(prefix_start: int | None, suffix_start: int, boundary: int) -> int:

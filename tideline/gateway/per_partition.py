@@ -6,6 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tideline.control_plane.errors import (
+    BoundaryUnset,
+    OffsetOutOfRange,
+    TopicDeleted,
+    UnknownLog,
+)
 from tideline.domain.ack_gate import told_as
 from tideline.domain.answers import (
     OVER_ANOTHER,
@@ -19,6 +25,7 @@ from tideline.domain.authorization import Verdict
 from tideline.domain.ids import TopicPartition
 from tideline.domain.request_handling import (
     FAILURE_ERRORS,
+    FIND_ERRORS,
     Failure,
     KafkaErrorCode,
     PartitionRoute,
@@ -245,7 +252,18 @@ def refusal_when_stopped(tracking: TrackingView, route: PartitionRoute) -> Kafka
     return OVER_ANOTHER
 
 
+_REFUSALS: Mapping[type[TidelineError], KafkaErrorCode] = {
+    UnknownLog: FIND_ERRORS["UNKNOWN_LOG"],
+    BoundaryUnset: FIND_ERRORS["BOUNDARY_UNSET"],
+    TopicDeleted: FIND_ERRORS["TOPIC_DELETED"],
+    OffsetOutOfRange: FIND_ERRORS["OFFSET_OUT_OF_RANGE"],
+}
+"""What Postgres says of a partition as an error, where its answer has no word for it."""
+
+
 def failure_code(failure: TidelineError) -> KafkaErrorCode:
-    """The answer when Postgres or S3 failed (seed 000 "Error semantics")."""
+    """The answer when Postgres or S3 failed, or Postgres refused (seed 000 "Error semantics")."""
+    if (refused := _REFUSALS.get(type(failure))) is not None:
+        return refused
     transient = isinstance(failure, UnreachableError)
     return FAILURE_ERRORS[Failure.TRANSIENT if transient else Failure.HARD]

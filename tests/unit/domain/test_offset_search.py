@@ -56,9 +56,9 @@ def test_a_suffix_that_answers_below_the_boundary_is_not_believed() -> None:
 
 def test_the_largest_timestamp_of_both_regions_wins_and_the_first_of_equals() -> None:
     prefix, suffix = Candidate(10, 500), Candidate(110, 500)
-    assert latest_of_maxima(prefix, suffix) is prefix
-    assert latest_of_maxima(prefix, Candidate(110, 501)).offset == 110
-    assert latest_of_maxima(NOTHING, suffix) is suffix
+    assert latest_of_maxima(prefix, suffix, 100) is prefix
+    assert latest_of_maxima(prefix, Candidate(110, 501), 100).offset == 110
+    assert latest_of_maxima(NOTHING, suffix, 100) is suffix
 
 
 def test_the_log_starts_in_kafka_until_its_prefix_is_gone() -> None:

@@ -22,6 +22,7 @@ from tests.unit.gateway.fakes import (
     tracked_topic,
     until,
 )
+from tests.unit.gateway.tracked_bench import leased
 from tideline.background import BackgroundTaskEnded, watching
 from tideline.control_plane.errors import ControlPlaneUnavailable, UnknownToThisVersion
 from tideline.control_plane.model import TopicStatus, TrackedTopic
@@ -150,6 +151,12 @@ async def test_polling_finds_what_no_hint_told(bench: Bench, plane: GatewayPlane
     await bench.sync.start()
     plane.put(tracked_topic())
     await until(lambda: bench.kind() is RouteKind.PENDING)
+
+
+async def test_what_no_hint_told_is_found_within_three_seconds(tmp_path: Path) -> None:
+    """As gateways are put together; it is what docs/differences.md says of a B0 that is unset."""
+    async with leased(tmp_path) as made:
+        assert 0 < made.parts.sync._poll_s <= 3
 
 
 async def test_a_topic_is_acknowledged_after_the_drain_and_after_the_snapshot(

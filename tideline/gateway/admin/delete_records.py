@@ -12,7 +12,6 @@ from typing import Any
 import structlog
 
 from tideline.control_plane import ControlPlane
-from tideline.control_plane.errors import OffsetOutOfRange
 from tideline.control_plane.model import ListOffsetsKind
 from tideline.domain.answers import DELETE_ALL, READ_AGAIN, Asked, Behaviour, asked_by_deletion
 from tideline.domain.ids import TopicIdPartition
@@ -125,8 +124,6 @@ class DeleteRecordsHandler:
             offset = offset if _reaches_suffix(item.row, route) else route.boundary
         try:
             start = await self.control_plane.delete_records(item.at.log, offset)
-        except OffsetOutOfRange:
-            return split.row(item, KafkaErrorCode.OFFSET_OUT_OF_RANGE, low_watermark=-1)
         except TidelineError as failure:
             return split.row(item, failure_code(failure), low_watermark=-1)
         return split.row(item, low_watermark=start)

@@ -224,7 +224,7 @@ class ListOffsetsHandler:
                     )
                 suffix = _suffix_candidate(found, record, route)
                 prefix_maximum = _prefix_maximum(item, log, route)
-                whole = latest_of_maxima(prefix_maximum, suffix)
+                whole = latest_of_maxima(prefix_maximum, suffix, route.boundary)
                 if whole is prefix_maximum and not await self._is_readable(
                     whole.offset, log, route
                 ):
