@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from pathlib import Path
 
 from tests.pages.references import CODE, TEST, missing_code, missing_tests, table_rows
@@ -46,6 +47,15 @@ def test_every_rule_has_code_and_test_or_says_what_is_missing() -> None:
                 assert why.strip(), row
             case _:
                 raise AssertionError(f"an unknown state: {row}")
+
+
+def test_every_table_of_rules_has_a_header() -> None:
+    """Without one its rows are rendered as text."""
+    lines = PAGE.splitlines()
+    rule = re.compile(r"\| \d{3}\.\d+ \|")
+    for before, line in pairwise(lines):
+        if rule.match(line) and not rule.match(before):
+            assert before.startswith("| --- |"), line[:60]
 
 
 def test_the_overview_counts_the_rows() -> None:
