@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+from tideline.domain.config_changes import JUDGED, Situation, problem_with_value
 from tideline.domain.migration import MigrationState
 from tideline.domain.topic_configs import (
     COPY_DISABLE,
@@ -102,26 +103,23 @@ def topic_state(partitions: Iterable[MigrationState]) -> MigrationState:
     return next((state for state in _PRECEDENCE if state in found), MigrationState.TIERED_ONLY)
 
 
-def refusal_at_birth(name: str, configs: Mapping[str, str | None], internal: bool) -> str | None:
-    """Why a topic cannot be created diskless, or ``None``."""
+def refusal_at_birth(
+    name: str,
+    given: Mapping[str, str | None],
+    defaults: Mapping[str, str | None],
+    internal: bool,
+) -> str | None:
+    """Why a topic cannot be created diskless, or ``None``.
+
+    ``given`` is what the request sets, ``defaults`` what the cluster gives to a topic that sets
+    nothing.
+    """
     if internal:
         return f"{name} is a topic of Kafka's own: it cannot be diskless"
-    policy = configs.get("cleanup.policy") or "delete"
-    if policy != "delete":
-        return (
-            f"cleanup.policy={policy}: compaction of diskless data is not supported; "
-            "leave it at delete"
-        )
-    compression = configs.get("compression.type") or "producer"
-    if compression != "producer":
-        return (
-            f"compression.type={compression}: batches are kept as producers wrote them; "
-            "leave it at producer"
-        )
-    if (configs.get(COPY_DISABLE) or "false").lower() != "false":
-        return (
-            f"{COPY_DISABLE}=true: nothing of a diskless topic is copied by Kafka, and Tideline's "
-            "own jobs do not read it; leave it false, and stop them with "
-            "`tideline tiering pause TOPIC`"
-        )
+    effective = {**defaults, **given}
+    situation = Situation(frozenset({MigrationState.DISKLESS_ONLY}), effective)
+    for key in JUDGED:
+        if (why := problem_with_value(key, effective.get(key), situation)) is not None:
+            whose = "" if key in given else " is the cluster's default for new topics"
+            return f"{key}={effective[key]}{whose}: {why}"
     return None

@@ -126,9 +126,11 @@ def problem_with_value(key: str, value: str | None, situation: Situation) -> str
                 "with `tideline tiering pause TOPIC`"
             )
         case "cleanup.policy" if "compact" in items(value):
-            return "compaction of diskless data is not supported; leave it at delete"
+            return "compaction of diskless data is not supported; set it to delete on the topic"
         case "compression.type" if value not in (None, "producer"):
-            return "the suffix keeps batches as producers wrote them; leave it at producer"
+            return (
+                "the suffix keeps batches as producers wrote them; set it to producer on the topic"
+            )
     return None
 
 

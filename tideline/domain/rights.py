@@ -176,8 +176,8 @@ KAFKA_RIGHTS = (
         Resource.CLUSTER,
         "DescribeConfigs",
         {
-            _GATEWAY: "whether tiered storage is on at every broker",
-            _WORKER: "the same",
+            _GATEWAY: "whether tiered storage is on at every broker; defaults of new topics",
+            _WORKER: "whether tiered storage is on at every broker",
             _JOBS: "defaults of retention and tiering; file.delete.delay.ms",
         },
     ),

@@ -38,8 +38,17 @@ from kio.schema.types import GroupId, TopicName, TransactionalId
 from kio.static.primitive import i8, i32, i32Timedelta
 
 from tideline import __version__
+from tideline.domain.config_changes import CLEANUP_POLICY, COMPRESSION_TYPE
 from tideline.domain.ids import TopicPartition
 from tideline.domain.preflight import GroupMember, TopicAcls
+from tideline.domain.topic_configs import (
+    LOCAL_RETENTION_MS,
+    MAX_MESSAGE_BYTES,
+    RETENTION_BYTES,
+    TIMESTAMP_AFTER_MAX_MS,
+    TIMESTAMP_BEFORE_MAX_MS,
+    TIMESTAMP_TYPE,
+)
 from tideline.domain.transactions import OPEN_STATES, CoordinatorTransaction, OpenProducer
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.errors import KafkaError
@@ -58,6 +67,17 @@ DENY = 2
 """``AclPermissionType.DENY``."""
 DYNAMIC_TOPIC_CONFIG = 1
 """``DescribeConfigsResponse.ConfigSource.TOPIC_CONFIG``."""
+OF_BROKER = {
+    CLEANUP_POLICY: "log.cleanup.policy",
+    COMPRESSION_TYPE: "compression.type",
+    LOCAL_RETENTION_MS: "log.local.retention.ms",
+    MAX_MESSAGE_BYTES: "message.max.bytes",
+    RETENTION_BYTES: "log.retention.bytes",
+    TIMESTAMP_AFTER_MAX_MS: "log.message.timestamp.after.max.ms",
+    TIMESTAMP_BEFORE_MAX_MS: "log.message.timestamp.before.max.ms",
+    TIMESTAMP_TYPE: "log.message.timestamp.type",
+}
+"""By key of a topic: the broker's key of its default (``ServerTopicConfigSynonyms``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +167,13 @@ class TopicObserver:
         """One effective config of one broker."""
         found = await self._one(BROKER_RESOURCE, str(node), node, (key,))
         return found[key][0] if key in found else None
+
+    async def topic_defaults(self, keys: Iterable[str]) -> dict[str, str | None]:
+        """What a topic has that sets none of ``keys``, as one live broker has it."""
+        node = min(await self._cluster.nodes())
+        names = {key: OF_BROKER[key] for key in keys}
+        found = await self._one(BROKER_RESOURCE, str(node), node, tuple(names.values()))
+        return {key: found[name][0] for key, name in names.items() if name in found}
 
     async def _one(
         self, kind: int, name: str, node: int | None, keys: tuple[str, ...] | None = None

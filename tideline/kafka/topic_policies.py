@@ -37,11 +37,8 @@ AT_ONCE = 16
 """DescribeConfigs requests under way."""
 LOG_ID_RANGE = 100_000
 """Log ids per read: partitions are read in pieces of this."""
-BROKER_DEFAULTS = {
-    LOCAL_RETENTION_MS: "log.local.retention.ms",
-    RETENTION_BYTES: "log.retention.bytes",
-}
-"""By key of a topic that is overridden from tracking on: the key of the broker's default."""
+OVERRIDDEN = (LOCAL_RETENTION_MS, RETENTION_BYTES)
+"""What is overridden from tracking on, so that the topic's own entry hides the default."""
 
 Configs = Mapping[str, str | None]
 P = TypeVar("P")
@@ -143,7 +140,7 @@ def read_retention_policies(
     """As :func:`read_tiering_policies`, for the topics of ``rows``."""
 
     def policy(configs: Configs, user_values: Configs, defaults: Configs) -> Policy:
-        default = defaults[RETENTION_BYTES]
+        default = defaults.get(RETENTION_BYTES)
         return policy_of(configs, user_values, UNLIMITED if default is None else int(default))
 
     topics = {row.topic_id: PolicyTopic(row.topic, row.topic_id, row.user_configs) for row in rows}
@@ -171,11 +168,7 @@ async def _read_all(
     left_alone: dict[str, str] = {}
     async with KafkaCluster.of(settings, client_id) as cluster:
         observer = TopicObserver(cluster, settings.kafka_request_timeout_ms)
-        node = min(await cluster.nodes())
-        defaults = {
-            key: await observer.broker_config(node, of_broker)
-            for key, of_broker in BROKER_DEFAULTS.items()
-        }
+        defaults = await observer.topic_defaults(OVERRIDDEN)
 
         async def one(topic: PolicyTopic) -> None:
             async with places:

@@ -58,10 +58,26 @@ def test_every_held_config_has_a_rule_for_its_values(key: str) -> None:
 def test_some_topics_cannot_be_born_diskless(
     name: str, configs: dict[str, str | None], internal: bool, said: str
 ) -> None:
-    reason = refusal_at_birth(name, configs, internal)
+    reason = refusal_at_birth(name, configs, {}, internal)
     assert reason is not None
     assert said in reason
+    assert "default" not in reason
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "remedy"),
+    [("cleanup.policy", "compact", "delete"), ("compression.type", "zstd", "producer")],
+)
+def test_a_default_that_the_suffix_cannot_honour_is_refused_unless_the_topic_has_its_own(
+    key: str, value: str, remedy: str
+) -> None:
+    reason = refusal_at_birth("t", {}, {key: value}, False)
+    assert reason is not None
+    assert reason.startswith(f"{key}={value} is the cluster's default for new topics")
+    assert f"set it to {remedy} on the topic" in reason
+    assert refusal_at_birth("t", {key: remedy}, {key: value}, False) is None
 
 
 def test_an_ordinary_topic_can() -> None:
-    assert refusal_at_birth("t", {"cleanup.policy": "delete", "retention.ms": "1"}, False) is None
+    given: dict[str, str | None] = {"cleanup.policy": "delete", "retention.ms": "1"}
+    assert refusal_at_birth("t", given, {"compression.type": "producer"}, False) is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from importlib import import_module
@@ -37,6 +37,7 @@ from kio.schema.errors import ErrorCode
 from kio.schema.incremental_alter_configs.v1 import request as change
 from kio.schema.metadata.v12.response import (
     MetadataResponse,
+    MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
@@ -186,6 +187,10 @@ class Kafka:
         self.rights = allowing()
         """Answers what the client may do."""
         self.asked: list[Any] = []
+
+    def answer(self, **answers: Callable[[Any], Any]) -> None:
+        """Further APIs, known only once the broker has an address."""
+        self._answers |= answers
 
     async def __call__(self, header: RequestHeader, frame: bytes) -> bytes | None:
         if header.api_key == 18:
@@ -665,7 +670,17 @@ def born(name: str, seconds: float = 0.3) -> make_v5.CreateTopicsRequest:
     )
 
 
-def created(code: ErrorCode = ErrorCode.none, refuse: str = "") -> Callable[[Any], Any]:
+NO_DEFAULTS: Mapping[str, str] = {}
+
+
+def created(
+    code: ErrorCode = ErrorCode.none,
+    refuse: str = "",
+    defaults: Mapping[str, str] | None = NO_DEFAULTS,
+) -> Callable[[Any], Any]:
+    """``defaults``: what Kafka says that the topic would have; ``None``: it says that the client
+    may not know."""
+
     def answer(request: Any) -> Any:
         refused = bool(refuse) and not request.validate_only
         api = messages(19, int(request.__version__))
@@ -678,10 +693,20 @@ def created(code: ErrorCode = ErrorCode.none, refuse: str = "") -> Callable[[Any
                     topic_id=None if refused else CLASSIC_ID,
                     error_code=ErrorCode.policy_violation if refused else code,
                     error_message=refuse or None,
-                    topic_config_error_code=i16(0),
-                    num_partitions=i32(3),
-                    replication_factor=i16(1),
-                    configs=(),
+                    topic_config_error_code=i16(0 if defaults is not None else 29),
+                    num_partitions=i32(3 if defaults is not None else -1),
+                    replication_factor=i16(1 if defaults is not None else -1),
+                    configs=tuple(
+                        api.response_part(
+                            "CreatableTopicConfigs",
+                            name=key,
+                            value=value,
+                            read_only=False,
+                            config_source=i8(5),
+                            is_sensitive=False,
+                        )
+                        for key, value in (defaults or {}).items()
+                    ),
                 )
                 for t in request.topics
             ),
@@ -705,6 +730,111 @@ async def test_a_topic_is_tracked_everywhere_before_kafka_creates_it_sealed() ->
     assert validated.validate_only
     configs = {c.name: c.value for c in made.topics[0].configs}
     assert configs == {"max.message.bytes": "78"}
+
+
+@pytest.mark.parametrize("validate_only", [False, True])
+@pytest.mark.parametrize(
+    ("key", "value"), [("cleanup.policy", "compact"), ("compression.type", "zstd")]
+)
+async def test_a_default_that_the_suffix_cannot_honour_is_no_topics_at_birth(
+    key: str, value: str, validate_only: bool
+) -> None:
+    kafka, plane = Kafka(CreateTopicsRequest=created(defaults={key: value})), AdminPlane()
+    async with FakeBroker(kafka) as broker, gateway(broker, admin(plane=plane)) as g:
+        answer = await ask(g, replace(born("new", 5), validate_only=validate_only))
+    (result,) = answer.topics
+    assert result.error_code is ErrorCode.invalid_config
+    assert f"{key}={value} is the cluster's default" in result.error_message
+    assert (plane.asked, plane.said) == ([], [])
+    assert all(request.validate_only for request in kafka.asked)
+
+
+def brokers_of(*addresses: tuple[str, int]) -> Callable[[Any], MetadataResponse]:
+    """Brokers 1, 2, … at ``addresses``."""
+
+    def answer(request: Any) -> MetadataResponse:
+        return MetadataResponse(
+            throttle_time=no_throttle(),
+            brokers=tuple(
+                MetadataResponseBroker(node_id=BrokerId(n), host=host, port=i32(port), rack=None)
+                for n, (host, port) in enumerate(addresses, 1)
+            ),
+            cluster_id="c",
+            controller_id=BrokerId(1),
+            topics=(),
+        )
+
+    return answer
+
+
+async def born_of_one_who_may_not_see_configs(plane: AdminPlane, **defaults: str) -> Any:
+    """``defaults`` of the broker, with dots as underscores."""
+    told = {key.replace("_", "."): value for key, value in defaults.items()}
+
+    def configs(request: Any) -> describe.DescribeConfigsResponse:
+        (resource,) = request.resources
+        assert (resource.resource_type, resource.resource_name) == (4, "1")
+        entries = tuple(
+            describe.DescribeConfigsResourceResult(
+                name=key,
+                value=told[key],
+                read_only=False,
+                config_source=i8(5),
+                is_sensitive=False,
+                synonyms=(),
+                config_type=i8(2),
+                documentation=None,
+            )
+            for key in resource.configuration_keys
+            if key in told
+        )
+        return describe.DescribeConfigsResponse(
+            throttle_time=no_throttle(),
+            results=(
+                describe.DescribeConfigsResult(
+                    error_code=ErrorCode.none,
+                    error_message=None,
+                    resource_type=resource.resource_type,
+                    resource_name=resource.resource_name,
+                    configs=entries,
+                ),
+            ),
+        )
+
+    kafka = Kafka(CreateTopicsRequest=created(defaults=None), DescribeConfigsRequest=configs)
+    async with FakeBroker(kafka) as broker, gateway(broker, admin(plane=plane)) as g:
+        kafka.answer(MetadataRequest=brokers_of(broker.address))
+        (result,) = (await ask(g, born("new", 5))).topics
+    return result
+
+
+async def test_the_gateway_looks_at_defaults_that_kafka_keeps_from_the_client() -> None:
+    plane = AdminPlane()
+    result = await born_of_one_who_may_not_see_configs(plane, log_cleanup_policy="compact")
+    assert result.error_code is ErrorCode.invalid_config
+    assert plane.said == []
+
+
+async def test_limits_that_kafka_keeps_from_the_client_are_in_force_all_the_same() -> None:
+    plane = AdminPlane()
+    result = await born_of_one_who_may_not_see_configs(
+        plane,
+        log_cleanup_policy="delete",
+        log_message_timestamp_type="LogAppendTime",
+        log_message_timestamp_after_max_ms="5",
+    )
+    assert result.error_code is ErrorCode.none
+    assert plane.asked == [("new", 1, "LogAppendTime", 2000, None, 5, "2000")]
+
+
+async def test_a_birth_whose_defaults_nobody_tells_may_be_tried_again() -> None:
+    kafka, plane = Kafka(CreateTopicsRequest=created(defaults=None)), AdminPlane()
+    async with FakeBroker(kafka) as broker, gateway(broker, admin(plane=plane)) as g:
+        kafka.answer(MetadataRequest=brokers_of(("127.0.0.1", 1)))
+        (result,) = (await ask(g, born("new", 5))).topics
+    assert result.error_code is ErrorCode.request_timed_out
+    assert "would take from the brokers" in result.error_message
+    assert plane.said == []
 
 
 def nowhere(request: Any) -> MetadataResponse:

@@ -39,7 +39,7 @@ from tideline.domain.admin_trigger import (
     refusal_at_birth,
     wants_diskless,
 )
-from tideline.domain.config_changes import limits_of
+from tideline.domain.config_changes import CLEANUP_POLICY, COMPRESSION_TYPE, LIMITS, limits_of
 from tideline.domain.preflight import INTERNAL_TOPICS
 from tideline.domain.topic_configs import (
     CREATE_TIME,
@@ -58,9 +58,10 @@ from tideline.gateway.context import ApiKey, RequestContext, Rule, Rules, always
 from tideline.gateway.messages import NO_CONTROL_PLANE, build, nested, no_throttle
 from tideline.gateway.tracking.view import TrackingView
 from tideline.kafka.client import KafkaCluster
-from tideline.kafka.errors import KafkaUnavailable
+from tideline.kafka.errors import KafkaError, KafkaUnavailable
 from tideline.kafka.protocol import response_class
 from tideline.kafka.topic_identity import Presence, TopicIdentity
+from tideline.kafka.topic_observer import TopicObserver
 
 NO_RIGHT = frozenset({ErrorCode.topic_authorization_failed, ErrorCode.cluster_authorization_failed})
 BARRIER_POLL_S, WORKER_POLL_S = 0.02, 0.05
@@ -71,6 +72,8 @@ LONGEST_CREATION_S = 120.0
 that no gateway has waited for within ten minutes."""
 BURIAL_S = 5.0
 """How long a creation waits until the worker has buried a dead topic of the name."""
+AT_BIRTH = (CLEANUP_POLICY, COMPRESSION_TYPE, *LIMITS)
+"""Configs whose defaults a birth depends on: refused, or enforced on each batch."""
 Birth = tuple[str, int, str, int, int | None, int | None, str | None]
 """What :meth:`tideline.control_plane.ControlPlane.ask_birth` takes."""
 
@@ -204,9 +207,7 @@ class _Creation:
 
     async def run(self, validate_only: bool) -> CreatableTopicResult:
         configs = {config.name: config.value for config in self.topic.configs}
-        reason = refusal_at_birth(self.name, configs, self.name in INTERNAL_TOPICS)
-        if reason is not None:
-            raise CreationRefused(ErrorCode.invalid_config, reason)
+        self._judge(configs, {})
         try:
             async with asyncio.timeout(max(self.timeout_s, 0.1)):
                 if self.handler.placing is not None:
@@ -214,9 +215,13 @@ class _Creation:
                 would = await self._ask_kafka(self.topic, validate_only=True)
                 if would.error_code is ErrorCode.topic_already_exists:
                     await self._finish_earlier()
-                if would.error_code is not ErrorCode.none or validate_only:
+                if would.error_code is not ErrorCode.none:
                     return would
-                return await self._create(configs, would)
+                defaults = await self._defaults(would)
+                self._judge(configs, defaults)
+                if validate_only:
+                    return would
+                return await self._create(configs, defaults, int(would.num_partitions))
         except TimeoutError:
             raise CreationRefused(
                 ErrorCode.request_timed_out,
@@ -229,6 +234,27 @@ class _Creation:
         except (RefusedError, UsageError) as error:
             raise CreationRefused(ErrorCode.invalid_request, str(error)) from None
 
+    def _judge(self, given: Mapping[str, str | None], defaults: Mapping[str, str | None]) -> None:
+        reason = refusal_at_birth(self.name, given, defaults, self.name in INTERNAL_TOPICS)
+        if reason is not None:
+            raise CreationRefused(ErrorCode.invalid_config, reason)
+
+    async def _defaults(self, would: CreatableTopicResult) -> Mapping[str, str | None]:
+        """What the topic will have that the request does not set. Kafka tells it to who may
+        describe the topic's configs; of the others the gateway asks for itself."""
+        if would.topic_config_error_code == ErrorCode.none.value:
+            return {config.name: config.value for config in would.configs or ()}
+        self.waits_for = "Kafka"
+        try:
+            return await TopicObserver(self.handler.cluster).topic_defaults(AT_BIRTH)
+        except (KafkaUnavailable, KafkaError) as error:
+            log.warning("creation.not_decided", topic=self.name, why=str(error))
+            raise CreationRefused(
+                ErrorCode.request_timed_out,
+                f"which configs topic {self.name} would take from the brokers is not known now: "
+                "try again",
+            ) from None
+
     async def _placed(self, placing: ReplicaPlacing) -> CreatableTopic:
         try:
             return await placing.birth(
@@ -238,10 +264,12 @@ class _Creation:
             raise CreationRefused(refusal.code, refusal.message) from None
 
     async def _create(
-        self, configs: dict[str, str | None], would: CreatableTopicResult
+        self,
+        configs: dict[str, str | None],
+        defaults: Mapping[str, str | None],
+        partitions: int,
     ) -> CreatableTopicResult:
-        effective = {config.name: config.value for config in would.configs or ()} | configs
-        birth = _birth(self.name, int(would.num_partitions), configs, effective)
+        birth = _birth(self.name, partitions, configs, {**defaults, **configs})
         try:
             await self._asked(birth, lambda topic: topic.status is TopicStatus.TRACKING)
             await self._barrier(birth)
