@@ -451,8 +451,8 @@ class GatewaySettings(
     )
     hybrid_read_enabled: bool = Field(
         True,
-        description="false: reads of merged segments are refused with KAFKA_STORAGE_ERROR; "
-        "inkless.hybrid.read.enabled",
+        description="false: fetches of tiered offsets, merged segments and prefixes that are ready "
+        "(tieringComplete), are refused with KAFKA_STORAGE_ERROR; inkless.hybrid.read.enabled",
     )
     diskless_managed_rf_enabled: bool = Field(
         False,

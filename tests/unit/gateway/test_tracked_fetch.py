@@ -517,9 +517,36 @@ async def test_a_long_poll_at_kafka_is_served_by_the_suffix_once_the_boundary_is
     assert (await within("the answer", asking)).offsets == [100]
 
 
+def reads(region: str) -> float:
+    return REGISTRY.get_sample_value(f"inkless_hybrid_{region}_reads_total") or 0.0
+
+
+async def test_a_read_of_the_prefix_is_a_tiered_one(bench: TrackedBench) -> None:
+    bench.show(SUFFIX)
+    kafka(bench, KafkaLog(batches(80, 90), 100))
+    before = reads("tiered"), reads("local"), reads("diskless")
+    assert (await ask(bench, 80)).offsets == [80, 90]
+    assert (reads("tiered") - 1, reads("local"), reads("diskless")) == before
+
+
+async def test_reading_of_a_prefix_that_is_tiered_can_be_switched_off(tmp_path: Path) -> None:
+    bench = TrackedBench(tmp_path, hybrid_read_enabled="false")
+    await bench.lease()
+    kafka(bench, KafkaLog(batches(80, 90), 100))
+    bench.show(SUFFIX)
+    assert (await ask(bench, 80)).offsets == [80, 90], "replicas may have what is not tiered yet"
+    bench.show(replace(SUFFIX, ready=True))
+    asked = len(bench.client.forwarded)
+    assert (await ask(bench, 80)).error == "kafka_storage_error"
+    assert len(bench.client.forwarded) == asked
+    await appended(bench, 1)
+    assert (await ask(bench, 100)).offsets == [100]
+    await bench.close()
+
+
 async def test_rounds_of_a_long_poll_that_find_nothing_are_no_reads(bench: TrackedBench) -> None:
     def local_reads() -> float:
-        return REGISTRY.get_sample_value("inkless_hybrid_local_reads_total") or 0.0
+        return reads("local")
 
     bench.show(PENDING)
     kafka(bench, KafkaLog(b"", 20))

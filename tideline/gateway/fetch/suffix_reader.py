@@ -52,6 +52,11 @@ class HybridReadDisabled(TidelineError):
     """``inkless.hybrid.read.enabled`` is false and a merged segment would have to be read."""
 
 
+DISABLED = (
+    "neither merged segments nor prefixes that remote storage holds are read: "
+    "TIDELINE_HYBRID_READ_ENABLED is false; consumers of tiered offsets hear KAFKA_STORAGE_ERROR "
+    "until it is true"
+)
 SEGMENTS_PER_ANSWER = 16
 """Merged segments that one answer reads at most: each takes a GET of its index beside its batches.
 """
@@ -135,17 +140,16 @@ class SuffixReader:
             return FoundBatches(UNREADABLE, -1, -1)
         return await self._located(request, rows, again=False)
 
-    def _must_read_segments(self) -> None:
-        if self._hybrid_read_enabled:
-            return
-        message = (
-            "merged segments are not read: TIDELINE_HYBRID_READ_ENABLED is false; consumers of "
-            "tiered offsets hear KAFKA_STORAGE_ERROR until it is true"
-        )
-        if not self._said_disabled:
+    def may_read_tiered(self) -> bool:
+        """``inkless.hybrid.read.enabled``; that it is false is logged once."""
+        if not self._hybrid_read_enabled and not self._said_disabled:
             self._said_disabled = True
-            log.error("suffix.hybrid_read_disabled", why=message)
-        raise HybridReadDisabled(message)
+            log.error("suffix.hybrid_read_disabled", why=DISABLED)
+        return self._hybrid_read_enabled
+
+    def _must_read_segments(self) -> None:
+        if not self.may_read_tiered():
+            raise HybridReadDisabled(DISABLED)
 
     async def read(
         self, wanted: Sequence[tuple[Sequence[BatchCoordinates], int]]

@@ -20,7 +20,7 @@ from tideline.domain.answers import Behaviour, asked_by_fetch, handling
 from tideline.domain.authorization import Verdict
 from tideline.domain.leader_choice import zone_of
 from tideline.domain.quotas import QuotaKind
-from tideline.domain.request_handling import RouteKind, position_of
+from tideline.domain.request_handling import FETCH_FAILURE, RouteKind, position_of
 from tideline.gateway.context import ApiKey, RequestContext
 from tideline.gateway.fetch.from_kafka import KafkaSide
 from tideline.gateway.fetch.from_suffix import HighWatermarks, SuffixSide
@@ -151,6 +151,7 @@ class TrackedFetch:
         self.request = request
         self.tracking = parts.tracking
         self.room = parts.room
+        self._reader = parts.reader
         self._rights = parts.rights
         self._judged = Judged({})
         self.leaders = parts.leaders
@@ -242,6 +243,8 @@ class TrackedFetch:
             rule = handling(asked_by_fetch(route, asked.offset), route, self.tracking.lease)
             if rule.behaviour is Behaviour.REFUSE:
                 self._told[asked] = PartitionResult.refusal(named(rule.error, asked.at.key))
+            elif rule.asks_kafka and route.ready and not self._reader.may_read_tiered():
+                self._told[asked] = PartitionResult.refusal(FETCH_FAILURE)
             elif rule.asks_kafka:
                 in_kafka.append(asked)
             elif (node := await self._nearer(asked)) is None:
