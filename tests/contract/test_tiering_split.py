@@ -134,8 +134,10 @@ async def test_a_request_makes_everything_committed_until_then_eligible(tiered: 
     ((name,),) = tiered.scene.sql("SELECT name FROM topics")
     tiered.plane.request_tiering(str(name))
     tiered.scene.sql("UPDATE batches SET append_time = append_time + 60000 WHERE base_offset = 1")
+    (status,) = tiered.plane.tiering_status()
     (file,) = tiered.worker.claim({})
     assert [b.base_offset for b in file.batches] == [0]
+    assert status.eligible_bytes == sum(b.byte_size for b in file.batches)
     tiered.worker.finish(file)
     (candidate,) = tiered.plane.merge_candidates()
     assert (candidate.requested, candidate.log) == (True, log)

@@ -7,6 +7,15 @@ LANGUAGE sql IMMUTABLE AS $$
     SELECT least(p_max_timestamp, p_append_time)
 $$;
 
+-- Whether a batch may be split: it is older than the cutoff, or was committed until the request of an
+-- operator. Null: there is none.
+CREATE FUNCTION may_be_split(
+    p_max_timestamp bigint, p_append_time bigint, p_cutoff bigint, p_requested_until bigint
+) RETURNS boolean
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT age_of(p_max_timestamp, p_append_time) < p_cutoff OR p_append_time <= p_requested_until
+$$;
+
 -- Logs that have something to tier, with what makes one of their batches eligible: an age below
 -- cutoff, or committed until the request of an operator. No eligible one is past newest.
 CREATE FUNCTION split_horizons(p_topic_ids uuid[], p_cutoffs bigint[])
@@ -37,8 +46,7 @@ LANGUAGE sql STABLE AS $$
     SELECT * FROM batches AS b
     WHERE b.log_id = p_log_id AND b.split_id IS NULL AND b.last_offset >= p_suffix_start
         AND age_of(b.max_timestamp, b.append_time) <= p_newest
-        AND (age_of(b.max_timestamp, b.append_time) < p_cutoff
-            OR b.append_time <= p_requested_until)
+        AND may_be_split(b.max_timestamp, b.append_time, p_cutoff, p_requested_until)
 $$;
 
 -- Files that nobody may claim at that time: claimed, parked, or waiting after a failure.

@@ -92,8 +92,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
     LEFT JOIN unnest(p_topic_ids, p_cutoffs) AS c (topic_id, cutoff) USING (topic_id)
     CROSS JOIN LATERAL (
         SELECT count(*) AS batches, coalesce(sum(b.byte_size), 0)::bigint AS bytes,
-               coalesce(sum(b.byte_size) FILTER (WHERE age_of(b.max_timestamp, b.append_time) < c.cutoff
-                   OR t.tiering_requested_at IS NOT NULL), 0)::bigint AS eligible
+               coalesce(sum(b.byte_size) FILTER (WHERE may_be_split(b.max_timestamp, b.append_time,
+                   c.cutoff, epoch_ms(t.tiering_requested_at))), 0)::bigint AS eligible
         FROM batches AS b
         WHERE b.log_id = l.log_id AND b.split_id IS NULL
             AND b.last_offset >= l.suffix_start
