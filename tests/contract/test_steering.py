@@ -89,17 +89,20 @@ async def test_the_oldest_open_attempt_tells_how_long_a_phase_lasts(scene: Scene
     assert summary.since_s == {}
 
 
-async def test_what_an_aborted_migration_waited_for_nobody_waits_for(scene: Scene) -> None:
+async def test_what_an_aborted_migration_did_and_waited_for_counts_no_more(scene: Scene) -> None:
     gateway = await scene.gateway()
     name, (log,) = await scene.migrating_topic([gateway])
+    await scene.plane.record_phase(log, 0, Phase.VALIDATE, PhaseStatus.DONE, {})
     await scene.plane.record_phase(
         log, 0, Phase.DRAIN_TRANSACTIONS, PhaseStatus.WAITING, {}, "a transaction is open"
     )
+    (summary,) = [s for s in await scene.plane.migration_summary() if s.topic == name]
+    assert summary.phases_done == 1
     await scene.plane.abort_migration(log.topic_id)
     await scene.plane.stop_tracking(name)
     assert await scene.plane.migration_summary() == summarize(await scene.plane.migration_status())
     (summary,) = [s for s in await scene.plane.migration_summary() if s.topic == name]
-    assert (summary.waiting, summary.since_s) == ({}, {})
+    assert (summary.phases_done, summary.waiting, summary.since_s) == (0, {}, {})
 
 
 async def test_an_aborted_topic_still_shows_its_history(scene: Scene) -> None:

@@ -702,7 +702,10 @@ def summarize(statuses: Iterable[PartitionMigrationStatus]) -> list[TopicMigrati
 
 
 def _phases_done(one: PartitionMigrationStatus) -> int:
-    """A partition that was born diskless has its B0 without any phase: nothing is left to do."""
+    """A partition that was born diskless has its B0 without any phase: nothing is left to do. What
+    an aborted migration had done counts for none: another one begins anew."""
+    if one.state is MigrationState.TIERED_ONLY:
+        return 0
     if not one.phases and one.boundary >= 0:
         return len(PHASES)
     return sum(record.status is PhaseStatus.DONE for record in one.phases)

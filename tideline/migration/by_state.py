@@ -49,11 +49,11 @@ async def topics_in_state(
     if state is not MigrationState.TIERED_ONLY:
         return in_state(state, await plane.topic_states(state), {})
     async with KafkaCluster.of(settings, "tideline-cli") as cluster:
-        tiered = await _tiered_topics(cluster, settings.kafka_request_timeout_ms)
+        tiered = await tiered_topics(cluster, settings.kafka_request_timeout_ms)
     return in_state(state, await plane.topic_states(), tiered)
 
 
-async def _tiered_topics(cluster: KafkaCluster, timeout_ms: int) -> dict[str, int]:
+async def tiered_topics(cluster: KafkaCluster, timeout_ms: int) -> dict[str, int]:
     """Partitions by name, of the topics that any broker shows with tiered storage switched on."""
     layouts = await KafkaObserver(cluster, timeout_ms).all_topics()
     views = await TopicObserver(cluster, timeout_ms).configs_of(list(layouts), [REMOTE_STORAGE])

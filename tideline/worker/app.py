@@ -44,9 +44,11 @@ from tideline.worker.history import HistoryKeeper
 from tideline.worker.identity import IdentityMetrics, IdentityReconciler
 from tideline.worker.logs import runtime
 from tideline.worker.metrics import (
+    MigrationGauges,
     keep_coverage_metrics,
     keep_gc_metrics,
     keep_migration_metrics,
+    keep_tiered_topics,
     keep_tiering_metrics,
 )
 from tideline.worker.replicas import ReplicaWatch
@@ -125,6 +127,7 @@ async def _start(settings: WorkerSettings, health: Health, stack: AsyncExitStack
         partial(temporal.running_topics, client),
     )
     identity, found = TopicIdentity(services.cluster), IdentityMetrics()
+    migrations = MigrationGauges()
     keeper = HistoryKeeper(
         plane, store, settings, history, position_s=settings.history_position_ms / 1000
     )
@@ -132,7 +135,11 @@ async def _start(settings: WorkerSettings, health: Health, stack: AsyncExitStack
         ("history", keeper.run()),
         ("catalog", keep_catalog(plane)),
         ("requests", dispatcher.run()),
-        ("migration-metrics", keep_migration_metrics(services.control_plane)),
+        ("migration-metrics", keep_migration_metrics(services.control_plane, migrations)),
+        (
+            "tiered-topics",
+            keep_tiered_topics(migrations, cluster, settings.kafka_request_timeout_ms),
+        ),
         ("gateway-metrics", keep_gateway_metrics(services.control_plane)),
         ("coverage-metrics", keep_coverage_metrics(settings)),
         ("tiering-metrics", keep_tiering_metrics(settings)),

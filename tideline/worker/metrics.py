@@ -33,7 +33,9 @@ from tideline.domain.migration import PHASES, MigrationState
 from tideline.domain.tiering import TieringConfig
 from tideline.domain.tiering_totals import Total, histogram
 from tideline.errors import TidelineError
+from tideline.kafka.client import KafkaCluster
 from tideline.kafka.topic_policies import TieringPolicies, read_tiering_policies, suffix_topics
+from tideline.migration.by_state import tiered_topics
 from tideline.settings import WorkerSettings
 from tideline.worker.job_metrics import JobGauges
 
@@ -43,6 +45,8 @@ UPDATED = Gauge(
     ["gauges"],
 )
 MIGRATION_EVERY_S = 5.0
+TIERED_EVERY_S = 60.0
+"""It asks every broker for a config of every topic of the cluster."""
 COVERAGE_EVERY_S = 15.0
 TIERING_EVERY_S = 30.0
 """It asks Kafka for every topic's configs and Postgres for the oldest batch of every partition."""
@@ -55,9 +59,8 @@ GC_RUNS = 100
 """Newest runs among which the last one that was done is looked for."""
 
 
-async def keep_migration_metrics(plane: ControlPlane) -> None:
+async def keep_migration_metrics(plane: ControlPlane, gauges: MigrationGauges) -> None:
     """Until cancelled."""
-    gauges = MigrationGauges()
     since: str | None = None
 
     async def update() -> None:
@@ -67,6 +70,17 @@ async def keep_migration_metrics(plane: ControlPlane) -> None:
         since = changes.upto
 
     await _keep_updated("migration gauges", MIGRATION_EVERY_S, update)
+
+
+async def keep_tiered_topics(
+    gauges: MigrationGauges, cluster: KafkaCluster, timeout_ms: int
+) -> None:
+    """Until cancelled: Postgres knows nothing of a topic that was never to migrate."""
+
+    async def update() -> None:
+        gauges.update_tiered(await tiered_topics(cluster, timeout_ms))
+
+    await _keep_updated("tiered topics", TIERED_EVERY_S, update)
 
 
 async def keep_coverage_metrics(settings: WorkerSettings) -> None:
@@ -166,7 +180,8 @@ class MigrationGauges:
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
         self._states = Gauge(
             "inkless_migration_topics_state",
-            "Topics by the least advanced state of their partitions",
+            "Topics by the least advanced state of their partitions; TIERED_ONLY: with tiered "
+            "storage and not migrating, and those whose migration was aborted",
             ["state"],
             registry=registry,
         )
@@ -194,6 +209,8 @@ class MigrationGauges:
             ["topic", "partition"],
             registry=registry,
         )
+        self._tiered: frozenset[str] | None = None
+        """Kafka's topics with tiered storage, tracked or not; ``None``: it was not asked yet."""
         self._shown: dict[str, TopicMigrationSummary] = {}
         self._counts: Counter[MigrationState] = Counter()
 
@@ -214,8 +231,20 @@ class MigrationGauges:
             if after is not None:
                 self._counts[after.state] += 1
                 self._shown[name] = after
+        self._show_states()
+
+    def update_tiered(self, topics: Iterable[str]) -> None:
+        """``topics``: all of Kafka's that have tiered storage."""
+        self._tiered = frozenset(topics)
+        self._show_states()
+
+    def _show_states(self) -> None:
         for state in MigrationState:
-            self._states.labels(state).set(self._counts[state])
+            if state is not MigrationState.TIERED_ONLY:
+                self._states.labels(state).set(self._counts[state])
+            elif self._tiered is not None:
+                alone = len(self._tiered - self._shown.keys())
+                self._states.labels(state).set(self._counts[state] + alone)
 
     def _series(self, topic: TopicMigrationSummary) -> dict[tuple[Gauge, tuple[str, ...]], float]:
         name, to_do = topic.topic, len(PHASES) * topic.partitions

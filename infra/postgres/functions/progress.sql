@@ -58,8 +58,9 @@ BEGIN
         FROM logs AS l
         WHERE l.deleted_at IS NULL AND (p_topic_ids IS NULL OR l.topic_id = ANY (p_topic_ids))
     ), counted AS (
-        SELECT v.topic_name, m.phase, count(*) FILTER (WHERE m.status = 'done') AS done,
-               -- What an aborted migration waited for nobody waits for.
+        -- What an aborted migration had done counts for none, and what it waited for nobody waits for.
+        SELECT v.topic_name, m.phase,
+               count(*) FILTER (WHERE m.status = 'done' AND v.advance > 1) AS done,
                count(*) FILTER (WHERE m.status = 'waiting' AND v.advance > 1) AS waits,
                min(m.started_at) FILTER (
                    WHERE m.status IN ('running', 'waiting') AND v.advance > 1) AS since

@@ -127,6 +127,32 @@ def test_a_topic_that_was_born_diskless_is_done_and_one_that_has_not_begun_is_no
         assert registry.get_sample_value(name, {"topic": "orders"}) == percent
 
 
+def test_tiered_only_counts_what_is_still_to_migrate() -> None:
+    """A fleet whose migration has not begun is not done."""
+    registry = CollectorRegistry()
+    gauges = MigrationGauges(registry)
+
+    def shown() -> dict[MigrationState, float | None]:
+        name = "inkless_migration_topics_state"
+        return {s: registry.get_sample_value(name, {"state": s}) for s in MigrationState}
+
+    gauges.update(everything([]))
+    assert shown()[MigrationState.TIERED_ONLY] is None, "Kafka was not asked yet"
+    gauges.update_tiered(["orders", "payments", "clicks"])
+    assert shown()[MigrationState.TIERED_ONLY] == 3
+    gauges.update(everything([partition(0, MigrationState.MIGRATING)]))
+    assert shown() == {
+        MigrationState.TIERED_ONLY: 2,
+        MigrationState.MIGRATING: 1,
+        MigrationState.HYBRID: 0,
+        MigrationState.DISKLESS_ONLY: 0,
+    }
+    gauges.update(everything([partition(0, MigrationState.TIERED_ONLY)]))
+    assert shown()[MigrationState.TIERED_ONLY] == 3, "its migration was aborted"
+    gauges.update_tiered(["payments"])
+    assert shown()[MigrationState.TIERED_ONLY] == 2
+
+
 async def test_gauges_that_are_stale_are_logged_and_updated_once_postgres_answers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -144,9 +170,9 @@ async def test_gauges_that_are_stale_are_logged_and_updated_once_postgres_answer
             return MigrationChanges("there", since is None)
 
     monkeypatch.setattr(metrics, "MIGRATION_EVERY_S", 0.0)
-    monkeypatch.setattr(metrics, "MigrationGauges", lambda: MigrationGauges(CollectorRegistry()))
+    gauges = MigrationGauges(CollectorRegistry())
     with capture_logs() as logs:
-        keeping = asyncio.create_task(metrics.keep_migration_metrics(cast(Any, Plane())))
+        keeping = asyncio.create_task(metrics.keep_migration_metrics(cast(Any, Plane()), gauges))
         await within("the next question", asked.wait())
         await cancel_and_wait(keeping)
     stale = [entry["reason"] for entry in logs if entry["event"] == "migration gauges are stale"]
