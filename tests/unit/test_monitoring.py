@@ -38,6 +38,32 @@ from workflows.topic_state import Stage
 DASHBOARD = Path("infra/dashboards/tideline.json")
 ALERTS = Path("infra/alerts/tideline.rules.yml")
 DOCUMENTS = (DASHBOARD, ALERTS)
+OURS = ("inkless_", "kafka_controller_diskless_", "kafka_server_diskless_")
+SEEDS = (
+    "inkless.migration.topics.state",
+    "inkless.migration.topic.progress",
+    "inkless.hybrid.tiered.reads",
+    "inkless.hybrid.local.reads",
+    "inkless.hybrid.diskless.reads",
+    "inkless.tiering.batches.split",
+    "inkless.tiering.segments.created",
+    "inkless.tiering.batches.pending.split",
+    "inkless.tiering.batches.pending.merge",
+    "inkless.tiering.eligible.bytes",
+    "inkless.tiering.split.latency",
+    "inkless.tiering.merge.latency",
+    "inkless.tiered.high.offset",
+    "inkless.diskless.start.offset",
+    "inkless.tiering.lag.bytes",
+    "kafka.controller.diskless.effective_rf",
+    "kafka.controller.diskless.rack_aware",
+    "kafka.controller.diskless.rf1_topics_total",
+    "kafka.server.diskless.transformer.fallback_total",
+    "kafka.server.diskless.transformer.offline_replicas_routed_around",
+)
+"""The metrics of seeds 002 (4.8.1) and 003 ("Observability")."""
+OF_PROMETHEUS = {"", "_total", "_seconds_bucket"}
+"""What Prometheus' conventions add to a name, by the kind of metric."""
 SUFFIXES = {
     "counter": ("_total",),
     "gauge": ("",),
@@ -66,13 +92,13 @@ def exported() -> set[str]:
         metric.name + suffix
         for registry in (REGISTRY, worker)
         for metric in registry.collect()
-        if metric.name.startswith("inkless_")
+        if metric.name.startswith(OURS)
         for suffix in SUFFIXES[metric.type]
     }
 
 
 def named(document: Path) -> set[str]:
-    return set(re.findall(r"\binkless_[a-z0-9_]+", document.read_text()))
+    return set(re.findall(rf"\b(?:{'|'.join(OURS)})[a-z0-9_]+", document.read_text()))
 
 
 def alerts() -> Iterator[str]:
@@ -83,6 +109,13 @@ def alerts() -> Iterator[str]:
 def test_every_metric_that_is_asked_for_is_exported(document: Path) -> None:
     assert named(document), "nothing is asked for"
     assert named(document) - exported() == set()
+
+
+def test_metrics_of_the_seeds_have_the_seeds_names() -> None:
+    names = exported()
+    for seed in SEEDS:
+        name = seed.replace(".", "_")
+        assert {name + ending for ending in OF_PROMETHEUS} & names, seed
 
 
 def test_every_metric_is_shown() -> None:

@@ -18,24 +18,24 @@ LOOK_EVERY_S = 60.0
 
 
 class ReplicaGauges:
-    """What the newest look found: the seed's ``effective_rf``, ``rack_aware`` and
-    ``rf1_topics_total``."""
+    """What the newest look found: the seed's controller metrics (003, "Observability"), with dots
+    as underscores."""
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
         self._factor = Gauge(
-            "inkless_effective_rf",
+            "kafka_controller_diskless_effective_rf",
             "Replicas of a diskless topic's partition that has fewest",
             ["topic"],
             registry=registry,
         )
         self._rack_aware = Gauge(
-            "inkless_rack_aware",
+            "kafka_controller_diskless_rack_aware",
             "1 if a diskless partition has exactly one replica in each rack, else 0",
             ["topic", "partition"],
             registry=registry,
         )
         self._single = Gauge(
-            "inkless_rf1_topics",
+            "kafka_controller_diskless_rf1_topics_total",
             "Diskless topics that have a partition with one replica although there are more racks",
             registry=registry,
         )

@@ -16,7 +16,7 @@ class Watched:
         self.watch = ReplicaWatch(b.keeper, at_once, ReplicaGauges(self.registry))
 
     def gauge(self, name: str, **labels: str) -> float | None:
-        return self.registry.get_sample_value(f"inkless_{name}", labels)
+        return self.registry.get_sample_value(f"kafka_controller_diskless_{name}", labels)
 
 
 async def test_factors_and_racks_are_told_and_nothing_is_moved() -> None:
@@ -27,8 +27,8 @@ async def test_factors_and_racks_are_told_and_nothing_is_moved() -> None:
     assert watched.gauge("effective_rf", topic="hybrid") == 2
     assert watched.gauge("rack_aware", topic="hybrid", partition="0") == 1
     assert watched.gauge("rack_aware", topic="hybrid", partition="1") == 0
-    assert watched.gauge("rf1_topics") == 1
-    assert watched.gauge("replicas_last_look_timestamp_seconds")
+    assert watched.gauge("rf1_topics_total") == 1
+    assert watched.registry.get_sample_value("inkless_replicas_last_look_timestamp_seconds")
     assert b.kafka.begun == []
 
 
@@ -39,7 +39,7 @@ async def test_a_topic_that_is_gone_is_not_told_of_any_more() -> None:
         del b.kafka.placed["born"]
         await watched.watch.look()
     assert watched.gauge("effective_rf", topic="born") is None
-    assert watched.gauge("rf1_topics") == 0
+    assert watched.gauge("rf1_topics_total") == 0
 
 
 async def test_where_it_is_allowed_each_look_begins_so_many_moves_until_all_are_even() -> None:
