@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 from uuid import uuid4
 
 import psycopg
@@ -26,6 +27,9 @@ async def tiered(postgres_scene: PostgresScene, database: Database) -> AsyncIter
         yield Tiered(postgres_scene, await postgres_scene.gateway(), Worker(plane))
 
 
+GAP: Mapping[str, Any] = {"gaps": [[3, 5]]}
+
+
 def record(
     tiered: Tiered,
     log: TopicIdPartition,
@@ -36,9 +40,11 @@ def record(
     boundary: int = 10,
     seen_complete: bool = True,
     objects_seen_at: int | None = None,
+    detail: Mapping[str, Any] = GAP,
 ) -> bool:
     told = recorded(tiered, log, complete, observed_at, generation=generation, boundary=boundary,
-                    seen_complete=seen_complete, objects_seen_at=objects_seen_at)  # fmt: skip
+                    seen_complete=seen_complete, objects_seen_at=objects_seen_at,
+                    detail=detail)  # fmt: skip
     assert told.refused is None
     return told.written
 
@@ -53,12 +59,13 @@ def recorded(
     boundary: int = 10,
     seen_complete: bool = True,
     objects_seen_at: int | None = None,
+    detail: Mapping[str, Any] = GAP,
 ) -> RecordedVerdict:
     """``objects_seen_at``: of an earlier run, whose look is relied on."""
     seen_at = observed_at if objects_seen_at is None else objects_seen_at
     verdict = NewVerdict(
         log_id(tiered, log), log.topic_id, log.partition, generation, boundary, complete,
-        "whole" if complete else "offsets 3 to 5 are missing", {"gaps": [[3, 5]]}, observed_at,
+        "whole" if complete else "offsets 3 to 5 are missing", dict(detail), observed_at,
         seen_complete, seen_at, "ab" * 16 if complete else None,
     )  # fmt: skip
     (told,) = tiered.plane.record_coverage([verdict], "run")
@@ -95,6 +102,24 @@ async def test_the_verdict_sets_and_clears_readiness(tiered: Tiered) -> None:
         assert (status.observed_at, status.since) == (observed_at, since)
         assert (status.detail, status.run_id) == ({"gaps": [[3, 5]]}, "run")
     assert tiered.plane.coverage_status("another") == []
+
+
+async def test_of_a_prefix_with_a_gap_the_tiered_high_offset_is_the_last_before_it(
+    tiered: Tiered,
+) -> None:
+    log = await tiered.scene.hybrid_log(tiered.gateway, 10)
+
+    def high_offset() -> int:
+        (status,) = tiered.plane.tiering_status()
+        return status.tiered_high_offset
+
+    assert high_offset() == -1, "nobody has looked"
+    for at, (start, covered_to, known) in enumerate(((0, 3, 2), (0, 0, -1), (4, 4, -1), (4, 9, 8))):
+        found = {"wanted_start": start, "covered_to": covered_to}
+        assert record(tiered, log, False, at, detail=found)
+        assert high_offset() == known
+    assert record(tiered, log, True, 100, detail={"wanted_start": 4, "covered_to": 10})
+    assert high_offset() == 9
 
 
 async def test_an_older_run_never_overwrites_a_newer_one(tiered: Tiered) -> None:

@@ -462,7 +462,8 @@ class TieringGauges:
         )
         self._high_offset = Gauge(
             "inkless_tiered_high_offset",
-            "Last offset (inclusive) in tiered storage",
+            "Last offset (inclusive) that tiered storage holds, with all before it; of a prefix "
+            "that is not ready, as the last coverage run found it",
             ["topic", "partition"],
             registry=registry,
         )

@@ -69,6 +69,17 @@ BEGIN
 END
 $$;
 
+-- The last offset that tiered storage is known to hold, with all before it; -1: none is. Of a prefix that
+-- is not whole the last coverage run has found where the first gap begins.
+CREATE FUNCTION known_tiered_offset(p_log logs) RETURNS bigint
+LANGUAGE sql STABLE AS $$
+    SELECT CASE WHEN p_log.tiered_high_offset >= 0 OR NOT has_prefix(p_log)
+        THEN p_log.tiered_high_offset
+        ELSE coalesce((SELECT (r.detail->>'covered_to')::bigint - 1 FROM coverage_results AS r
+            WHERE r.log_id = p_log.log_id AND r.boundary = p_log.diskless_log_start_offset
+                AND (r.detail->>'covered_to')::bigint > (r.detail->>'wanted_start')::bigint), -1) END
+$$;
+
 -- Seed 002, 4.8.2 TieringStatus, per partition with a suffix. Counts rows: an index-only scan.
 CREATE FUNCTION tiering_status(p_topic text, p_topic_ids uuid[], p_cutoffs bigint[])
 RETURNS TABLE (
@@ -81,7 +92,7 @@ RETURNS TABLE (
 )
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
     SELECT l.topic_name, l.topic_id, l.partition, l.log_id, l.migration_state,
-           l.diskless_log_start_offset, l.tiered_high_offset,
+           l.diskless_log_start_offset, known_tiered_offset(l),
            greatest(merge_frontier(l), l.suffix_start), l.high_watermark,
            unsplit.batches, unsplit.bytes + split.bytes, split.batches, split.files,
            unsplit.eligible, merged.segments, merged.bytes, t.tiering_paused,
