@@ -36,7 +36,7 @@ from tideline.gateway.fetch.handler import FetchHandler
 from tideline.gateway.fetch.object_reader import ObjectCache
 from tideline.gateway.fetch.suffix_reader import SuffixReader
 from tideline.gateway.leaders import LeaderNaming
-from tideline.gateway.metrics import note_bounds
+from tideline.gateway.metrics import note_settings
 from tideline.gateway.offsets.leader_epoch import LeaderEpochHandler
 from tideline.gateway.offsets.list_offsets import ListOffsetsHandler
 from tideline.gateway.paired_broker import PairedBroker
@@ -144,7 +144,7 @@ def build_parts(
     """Nothing runs before :meth:`Parts.start`. ``room`` is the process's, which its server shares;
     without one the settings' bound holds for these parts alone. ``history`` and ``establish``: see
     :class:`~tideline.gateway.tracking.postgres_watch.PostgresWatch`."""
-    note_bounds(settings)
+    note_settings(settings)
     room = room or Room(settings.gateway_memory_max_bytes)
     history = history or HistoryWatch()
     lease = _lease(settings, control_plane, directory)

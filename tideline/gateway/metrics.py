@@ -9,6 +9,7 @@ from prometheus_client import Counter, Gauge, Histogram
 
 from tideline.domain.api_answers import API_RULES
 from tideline.settings import GatewaySettings
+from tideline.variables import PREFIX
 
 CONNECTIONS = Gauge("inkless_gateway_connections", "open client connections")
 CONNECTIONS_REFUSED = Counter(
@@ -116,6 +117,19 @@ BOUND = Gauge(
     "what is configured: bytes of memory, parked, wal, cache, frame, answer; connections, those of "
     "one address and young ones; requests in flight of one connection",
     ["bound"],
+)
+
+SWITCHES = (
+    "diskless_managed_rf_enabled",
+    "diskless_transformer_enabled",
+    "gateway_trigger",
+    "hybrid_read_enabled",
+)
+"""Settings that clients meet: what one hears must not depend on the gateway that it has asked."""
+SWITCH = Gauge(
+    "inkless_gateway_switch",
+    "1 where a setting that has to be the same at all gateways is on here, by its name",
+    ["setting"],
 )
 
 FETCH_SESSIONS = Gauge(
@@ -250,8 +264,11 @@ CACHE_BYTES = Gauge("inkless_cache_bytes", "bytes of WAL objects and segments he
 CACHE_HITS = Counter("inkless_cache_hits", "reads of a batch by source", ["source"])
 
 
-def note_bounds(settings: GatewaySettings) -> None:
-    """Show what is configured, for alerts that compare it with what is used."""
+def note_settings(settings: GatewaySettings) -> None:
+    """Show what is configured, for alerts that compare it with what is used, and with what other
+    gateways have."""
+    for switch in SWITCHES:
+        SWITCH.labels(f"{PREFIX}{switch.upper()}").set(getattr(settings, switch))
     for name, bound in (
         ("memory", settings.gateway_memory_max_bytes),
         ("parked", settings.gateway_park_max_bytes),

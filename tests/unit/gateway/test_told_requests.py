@@ -21,7 +21,7 @@ from tests.unit.kafka.fake_broker import FakeBroker, nothing_but_versions
 from tideline.domain.answers import Asked
 from tideline.domain.foreign_text import MOST_OF_A_NAME
 from tideline.gateway.context import ApiKey, RequestContext, Rule, words_of
-from tideline.gateway.metrics import note_bounds
+from tideline.gateway.metrics import note_settings
 from tideline.kafka.errors import KafkaUnavailable
 from tideline.kafka.protocol import encode_request, parse_header
 from tideline.subject import add_words
@@ -169,7 +169,20 @@ async def test_how_long_the_lease_still_holds_is_shown(bench: TrackedBench) -> N
     assert gauge("inkless_gateway_lease_left_seconds") == 0
 
 
+def test_settings_in_which_gateways_must_not_differ_are_shown() -> None:
+    note_settings(gateway_settings("127.0.0.1:1", diskless_managed_rf_enabled="true"))
+
+    def shown(setting: str) -> float | None:
+        return gauge("inkless_gateway_switch", setting=setting)
+
+    assert shown("TIDELINE_DISKLESS_MANAGED_RF_ENABLED") == 1
+    assert shown("TIDELINE_HYBRID_READ_ENABLED") == 1
+    note_settings(gateway_settings("127.0.0.1:1", hybrid_read_enabled="false"))
+    assert shown("TIDELINE_DISKLESS_MANAGED_RF_ENABLED") == 0
+    assert shown("TIDELINE_HYBRID_READ_ENABLED") == 0
+
+
 def test_bounds_are_shown_as_they_are_configured() -> None:
-    note_bounds(gateway_settings("127.0.0.1:1", gateway_max_connections="77"))
+    note_settings(gateway_settings("127.0.0.1:1", gateway_max_connections="77"))
     assert gauge("inkless_gateway_bound", bound="connections") == 77
     assert gauge("inkless_gateway_bound", bound="memory") == 1_073_741_824
