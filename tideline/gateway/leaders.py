@@ -23,6 +23,7 @@ from prometheus_client import Counter
 from tideline.background import cancel_and_wait, keep
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.leader_choice import (
+    NamedLeader,
     Placement,
     Why,
     leader_for,
@@ -205,7 +206,7 @@ class LeaderNaming:
         if topic_id is None:
             return topic
         self._note_placements(topic_id, topic.partitions)
-        noted: dict[int, tuple[int, Why]] = {}
+        noted: dict[int, _Noted] = {}
         rows = tuple(self._row(topic_id, row, client, noted) for row in topic.partitions)
         _log(str(topic.name), noted)
         if all(new is old for new, old in zip(rows, topic.partitions, strict=True)):
@@ -220,9 +221,7 @@ class LeaderNaming:
             known = self._tracking.topic_by_name(topic.name) if topic.name is not None else None
         return known.topic_id if known is not None else None
 
-    def _row(
-        self, topic_id: UUID, row: Any, client: Client, noted: dict[int, tuple[int, Why]]
-    ) -> Any:
+    def _row(self, topic_id: UUID, row: Any, client: Client, noted: dict[int, _Noted]) -> Any:
         at = TopicIdPartition(topic_id, int(row.partition_index))
         route = self._tracking.partition(topic_id, at.partition)
         if not may_be_led_elsewhere(route):
@@ -237,9 +236,10 @@ class LeaderNaming:
         if named.why in (Why.ROUTED_AROUND, Why.FALLBACK):
             if self._away.get(at) is not named.why:
                 self._away[at] = named.why
-                noted[at.partition] = (named.node, named.why)
+                offline = frozenset(node for node in placement.replicas if node not in live)
+                noted[at.partition] = _Noted(named, offline)
         elif placement.leader in live and self._away.pop(at, None) is not None:
-            noted[at.partition] = (named.node, named.why)
+            noted[at.partition] = _Noted(named, frozenset())
         if named.node == placement.leader:
             return row
         code = ErrorCode.none if row.error_code in NOBODY_LEADS else row.error_code
@@ -258,15 +258,27 @@ def _placement(row: Any) -> Placement:
     return Placement(int(row.leader_id), *nodes)
 
 
-def _log(topic: str, noted: Mapping[int, tuple[int, Why]]) -> None:
+@dataclass(frozen=True, slots=True)
+class _Noted:
+    """What is logged of a partition."""
+
+    named: NamedLeader
+    offline: frozenset[int]
+    """Its replicas beside which no gateway lives, or whose broker does not."""
+
+
+def _log(topic: str, noted: Mapping[int, _Noted]) -> None:
     """Once per change and topic, not per partition: a gateway that dies may be named for many."""
-    by_why: dict[Why, dict[int, int]] = {}
-    for partition, (node, why) in noted.items():
-        by_why.setdefault(why, {})[partition] = node
-    for why, leaders in by_why.items():
+    by_why: dict[Why, dict[int, _Noted]] = {}
+    for partition, one in noted.items():
+        by_why.setdefault(one.named.why, {})[partition] = one
+    for why, partitions in by_why.items():
+        leaders = {partition: one.named.node for partition, one in partitions.items()}
+        offline = sorted(frozenset().union(*(one.offline for one in partitions.values())))
+        about = {"topic": topic, "offline": offline, "routed_to": leaders}
         if why is Why.FALLBACK:
-            log.warning("transformer.all_replicas_offline", topic=topic, routed_to=leaders)
+            log.warning("transformer.all_replicas_offline", **about)
         elif why is Why.ROUTED_AROUND:
-            log.info("transformer.offline_replica_routed_around", topic=topic, routed_to=leaders)
+            log.info("transformer.offline_replica_routed_around", **about)
         else:
             log.info("transformer.leader_is_back", topic=topic, leaders=leaders)

@@ -259,7 +259,9 @@ async def test_a_partition_is_led_around_a_gateway_that_died_and_back_to_it(
         around = {await cluster.named() for _ in range(3)}
     assert len(around) == 1
     assert around < {1, 2}
-    assert [entry["event"] for entry in logs] == ["transformer.offline_replica_routed_around"]
+    (entry,) = logs
+    assert entry["event"] == "transformer.offline_replica_routed_around"
+    assert (entry["offline"], entry["routed_to"]) == ([3], {0: around.pop()})
     assert metrics.TRANSFORMER_ROUTED_AROUND._value.get() == counted + 3
     await cluster.start(3)
     with capture_logs() as logs:
@@ -278,6 +280,7 @@ async def test_with_every_replica_away_another_gateway_is_named(cluster: Cluster
         assert await cluster.named("x,diskless_az=b") in (2, 4)
     (entry,) = [entry for entry in logs if entry["event"].startswith("transformer.")]
     assert (entry["event"], entry["log_level"]) == ("transformer.all_replicas_offline", "warning")
+    assert (entry["offline"], entry["routed_to"]) == ([3], {0: 1})
     assert metrics.TRANSFORMER_FALLBACK._value.get() == counted + 3
 
 
