@@ -1192,6 +1192,44 @@ async def test_describe_configs_shows_the_limits_in_force() -> None:
     assert shown["max.message.bytes"] == "1000000"
 
 
+@pytest.mark.parametrize("keys", [None, ("diskless.migration.state",), ("diskless.enable",)])
+async def test_a_topic_that_no_migration_concerns_has_no_state(
+    keys: tuple[str, ...] | None,
+) -> None:
+    def kafka_has(request: Any) -> Any:
+        answers = []
+        for resource in request.resources:
+            has = "true" if resource.resource_name == "tiered" else "false"
+            answer = describing(remote_storage_enable=has)(
+                replace(request, resources=(resource,))
+            ).results[0]
+            wanted = resource.configuration_keys
+            known = tuple(c for c in answer.configs if not wanted or c.name in wanted)
+            answers.append(replace(answer, configs=known))
+        return describe.DescribeConfigsResponse(throttle_time=no_throttle(), results=tuple(answers))
+
+    kafka = Kafka(DescribeConfigsRequest=kafka_has)
+    request = describe_request.DescribeConfigsRequest(
+        resources=tuple(
+            describe_request.DescribeConfigsResource(
+                resource_type=i8(2), resource_name=name, configuration_keys=keys
+            )
+            for name in ("tracked", "tiered", "classic")
+        ),
+        include_synonyms=False,
+        include_documentation=False,
+    )
+    async with FakeBroker(kafka) as broker, gateway(broker, admin(tracked(5))) as g:
+        answer = await ask(g, request)
+    shown = [
+        next((c.value for c in r.configs if c.name == "diskless.migration.state"), None)
+        for r in answer.results
+    ]
+    wanted = keys != ("diskless.enable",)
+    assert shown == (["DISKLESS_ONLY", "TIERED_ONLY", None] if wanted else [None] * 3)
+    assert len(kafka.asked) == (2 if keys == ("diskless.migration.state",) else 1)
+
+
 async def test_a_description_of_many_topics_is_made_beside_the_loop_which_turns_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -6,6 +6,7 @@ would hold together.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -104,18 +105,24 @@ def _altered_list(value: str | None, operation: int, entries: str) -> str:
     return ",".join(dict.fromkeys((*known, *items(entries))))
 
 
+def describing(topics: Iterable[str], keys: tuple[str, ...]) -> DescribeConfigsRequest:
+    """The question for ``keys`` of these topics, with where each value comes from."""
+    return DescribeConfigsRequest(
+        resources=tuple(
+            DescribeConfigsResource(
+                resource_type=i8(TOPIC), resource_name=topic, configuration_keys=keys
+            )
+            for topic in topics
+        ),
+        include_synonyms=True,
+    )
+
+
 async def described(
     ctx: RequestContext, topic: str, keys: tuple[str, ...]
 ) -> tuple[dict[str, str | None], dict[str, tuple[str | None, int]]]:
     """What Kafka has at present, and value and source without what is set on the topic."""
-    request = DescribeConfigsRequest(
-        resources=(
-            DescribeConfigsResource(
-                resource_type=i8(TOPIC), resource_name=topic, configuration_keys=keys
-            ),
-        ),
-        include_synonyms=True,
-    )
+    request = describing((topic,), keys)
     answer = cast(DescribeConfigsResponse, await ctx.forward_message(request))
     values: dict[str, str | None] = {}
     defaults: dict[str, tuple[str | None, int]] = {}

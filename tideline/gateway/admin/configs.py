@@ -38,6 +38,7 @@ from tideline.domain.config_changes import (
     CLEANUP_POLICY,
     JUDGED,
     LIMITS,
+    REMOTE_STORAGE,
     shown_limits,
 )
 from tideline.domain.foreign_text import has_controls
@@ -53,6 +54,7 @@ from tideline.gateway.admin.config_judgement import (
     Refused,
     TopicChange,
     described,
+    describing,
     invalid,
     judged,
 )
@@ -285,6 +287,7 @@ class ConfigsHandler:
             ctx.connection, response, ctx.header.api_key, ctx.header.api_version
         )
         requested = await self._requested(request, asked)
+        tiered = await self._tiered(ctx, answer, asked)
         results, looked = [], 0
         for result in answer.results:
             looked += len(result.configs)
@@ -295,12 +298,42 @@ class ConfigsHandler:
                 keys = asked.get(result.resource_name)
                 tracked = self.tracking.topic_by_name(result.resource_name)
                 said = requested.get(result.resource_name, "")
-                result = await _complete(ctx, request, result, tracked, keys, said)
+                state = _state(tracked, result.resource_name in tiered)
+                result = await _complete(ctx, request, result, tracked, keys, said, state)
             elif result.resource_type == BROKER:
                 result = without_addresses(result)
             results.append(result)
         entries = sum(len(result.configs) for result in results)
         return await ctx.respond_of(replace(answer, results=tuple(results)), entries)
+
+    async def _tiered(
+        self, ctx: RequestContext, answer: Any, asked: Mapping[str, tuple[str, ...] | None]
+    ) -> set[str]:
+        """Topics with tiered storage, of those that are not tracked. Of some the client wants to
+        know the state and not that: Kafka is asked."""
+        found = [
+            result
+            for result in answer.results
+            if result.resource_type == TOPIC
+            and result.error_code is ErrorCode.none
+            and self.tracking.topic_by_name(result.resource_name) is None
+        ]
+        unsaid = tuple(
+            result.resource_name
+            for result in found
+            if (keys := asked.get(result.resource_name))
+            and MIGRATION_STATE in keys
+            and REMOTE_STORAGE not in keys
+        )
+        if unsaid:
+            more: Any = await ctx.forward_message(describing(unsaid, (REMOTE_STORAGE,)))
+            found += more.results
+        return {
+            result.resource_name
+            for result in found
+            for config in result.configs
+            if config.name == REMOTE_STORAGE and config.value == "true"
+        }
 
     async def _requested(
         self, request: Any, asked: Mapping[str, tuple[str, ...] | None]
@@ -422,6 +455,13 @@ async def _in_kafka(
         raise Refused(result.error_code, result.error_message)
 
 
+def _state(tracked: TrackedTopic | None, tiered: bool) -> MigrationState | None:
+    """``None``: the topic has none, since no migration concerns it."""
+    if tracked is not None:
+        return topic_state(row.state for row in tracked.partitions.values())
+    return MigrationState.TIERED_ONLY if tiered else None
+
+
 async def _complete(
     ctx: RequestContext,
     request: Any,
@@ -429,6 +469,7 @@ async def _complete(
     tracked: TrackedTopic | None,
     keys: tuple[str, ...] | None,
     requested: str,
+    state: MigrationState | None,
 ) -> Any:
     entries = list(result.configs)
     if tracked is not None:
@@ -449,12 +490,13 @@ async def _complete(
     schema: Any = response_class(ctx.header.api_key, ctx.header.api_version)
     entry = nested(nested(schema, "results"), "configs")
     documented = bool(getattr(request, "include_documentation", False))
-    state = topic_state(row.state for row in tracked.partitions.values()) if tracked else None
     own = (
         (DISKLESS_ENABLE, "true" if tracked else "false", tracked is not None, BOOLEAN),
-        (MIGRATION_STATE, str(state or topic_state(())), tracked is not None, STRING),
+        (MIGRATION_STATE, state, tracked is not None, STRING),
     )
     for name, value, is_set, kind in own:
+        if value is None:
+            continue
         # An empty list of names means all, as null does (Kafka: ConfigHelper).
         if keys and name not in keys:
             continue
@@ -462,7 +504,7 @@ async def _complete(
             build(
                 entry,
                 name=name,
-                value=value,
+                value=str(value),
                 read_only=name == MIGRATION_STATE,
                 config_source=i8(TOPIC_CONFIG if is_set else DEFAULT_CONFIG),
                 is_default=not is_set,
