@@ -16,6 +16,7 @@ CLASSES = (
     settings.KafkaSecuritySettings,
     settings.KafkaSettings,
     settings.PolicySettings,
+    settings.PlacesSettings,
     settings.TemporalSettings,
     settings.GatewaySettings,
     settings.TransportSettings,

@@ -672,10 +672,14 @@ class ScheduleSettings(PlacesSettings):
     tiering_splitter_interval_ms: int = Field(
         60_000,
         ge=1_000,
-        description="between runs of split; inkless.tiering.splitter.interval.ms",
+        description="between two looks for something to split, which a run then does; with "
+        "TIDELINE_AIRFLOW_TIERING_STARTS=schedule between runs; "
+        "inkless.tiering.splitter.interval.ms",
     )
     tiering_merger_interval_ms: int = Field(
-        300_000, ge=1_000, description="between runs of merge; inkless.tiering.merger.interval.ms"
+        300_000,
+        ge=1_000,
+        description="the same of merge; inkless.tiering.merger.interval.ms",
     )
 
 
@@ -695,9 +699,8 @@ class JobsSettings(
     tiering_splitter_max_files_per_run: int = Field(
         100,
         ge=1,
-        le=10_000,
-        description="WAL files claimed at once, of which a claim takes 250 at most; "
-        "inkless.tiering.splitter.max.files.per.run",
+        le=250,
+        description="WAL files of one claim; inkless.tiering.splitter.max.files.per.run",
     )
     tiering_splitter_claim_duration_ms: int = Field(
         300_000,

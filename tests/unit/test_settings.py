@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 from pydantic_settings import BaseSettings
 
 from infra.settings_page import CLASSES, render
+from tideline import settings as classes
 from tideline.errors import UsageError
 from tideline.settings import (
     AirflowSettings,
@@ -31,6 +33,28 @@ GATEWAY = {
 
 def test_the_settings_page_is_the_one_that_the_classes_make() -> None:
     assert Path("docs/settings.md").read_text() == render(), "run `make docs`"
+
+
+def test_every_setting_is_on_the_page() -> None:
+    """Also one of a class that processes read beside their own."""
+    page, every = render(), list(BaseSettings.__subclasses__())
+    for cls in every:
+        every += cls.__subclasses__()
+    names = {
+        name for cls in every if cls.__module__ == classes.__name__ for name in cls.model_fields
+    }
+    assert len(names) > 100
+    assert {name for name in names if f"`TIDELINE_{name.upper()}`" not in page} == set()
+
+
+def test_a_claim_of_split_takes_as_many_files_as_the_setting_says() -> None:
+    """What the setting takes, the function takes, too."""
+    (most,) = re.findall(
+        r"v_most integer := least\(p_max_files, (\d+)\);",
+        Path("infra/postgres/functions/split.sql").read_text(),
+    )
+    field = classes.JobsSettings.model_fields["tiering_splitter_max_files_per_run"]
+    assert [rule.le for rule in field.metadata if hasattr(rule, "le")] == [int(most)]
 
 
 def test_peers_are_read_by_node_id() -> None:
