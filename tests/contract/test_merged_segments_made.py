@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 from uuid import UUID, uuid4
 
 import pytest
@@ -26,6 +27,7 @@ from spark.tiering.wal_reads import in_segment
 from spark.tiering.whole_objects import WholeObjects
 from tests.contract.tiering_world import (
     DISKLESS,
+    EPOCH,
     TIERED,
     Killed,
     Mortal,
@@ -39,8 +41,14 @@ from tests.unit.spark.test_whole_objects import full_disk
 from tideline.control_plane.errors import TieredRangeGone
 from tideline.control_plane.jobs import JobsControlPlane
 from tideline.domain.ids import TopicIdPartition
+from tideline.domain.remote_log import EpochStart
 from tideline.kafka.batches import iter_batches
-from tideline.kafka.segment_files import SegmentFile, decode_snapshot, object_keys
+from tideline.kafka.segment_files import (
+    SegmentFile,
+    decode_leader_epochs,
+    decode_snapshot,
+    object_keys,
+)
 from tideline.kafka.segment_lookup import (
     SegmentExtent,
     position_for_offset,
@@ -182,6 +190,45 @@ def test_killed_anywhere_and_begun_again_nothing_is_lost_or_twice_or_leaked(
     split_everything(world)
     merge_everything(world, limit)
     check_whole(world, [log for log in logs if world.appended[log]], limit)
+
+
+@pytest.mark.parametrize("file", [file for file in SegmentFile if file is not SegmentFile.LOG])
+def test_a_log_is_there_only_beside_its_whole_set(world: World, file: SegmentFile) -> None:
+    """Whoever finds a `.log` takes the segment for whole: it comes when the others have."""
+
+    class Dying:
+        """The worker's store, until the worker is killed as it puts ``file``."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(world.store, name)
+
+        def put(self, bucket: str, key: str, body: bytes) -> None:
+            if bucket == TIERED and key.endswith(file):
+                raise Killed
+            world.store.put(bucket, key, body)
+
+    (log,) = world.born_diskless()
+    world.append((log, sized(1, 400)))
+    split_everything(world)
+    with pytest.raises(Killed):
+        merge_everything(world, 1 << 30, world.services(store=Dying()))
+    assert not [key for key in world.store.keys(TIERED) if key.endswith(SegmentFile.LOG)]
+    world.expire_claims()
+    merge_everything(world, 1 << 30)
+    check_whole(world, [log], 1 << 30)
+
+
+def test_a_checkpoint_has_the_epochs_of_the_prefix_that_its_order_names(world: World) -> None:
+    log = world.migrated(boundary=10)
+    world.append((log, sized(1, 400)))
+    split_everything(world)
+    (candidate,) = world.plane.merge_candidates()
+    lineage = (EpochStart(0, 0), EpochStart(2, 4), EpochStart(EPOCH, 10))
+    wanted = replace(order(candidate), lineage=lineage)
+    for _ in merge_partition(world.services(), uuid4(), wanted, claim_ms=60_000):
+        pass
+    (key,) = [k for k in world.store.keys(TIERED) if k.endswith(SegmentFile.LEADER_EPOCHS)]
+    assert decode_leader_epochs(world.store.objects[TIERED, key]) == lineage
 
 
 def test_a_segment_is_no_larger_than_its_limit(world: World) -> None:

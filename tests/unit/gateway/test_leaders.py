@@ -214,8 +214,12 @@ async def test_nothing_but_the_leader_changes_and_that_there_is_none(
     assert told == replace(said, topics=(replace(tracked, partitions=(changed,)), classic))
 
 
-async def test_a_description_says_what_metadata_says(cluster: Cluster) -> None:
-    cluster.bench.show(PREFIX_GONE)
+@pytest.mark.parametrize("shown", [HYBRID, PREFIX_GONE])
+async def test_a_description_says_what_metadata_says(
+    cluster: Cluster, shown: TrackedPartition
+) -> None:
+    """Who asks it is new enough to fetch from followers, so also below a B0."""
+    cluster.bench.show(shown)
     for placement, client_id in ((ON_123, ONE_OF_ZONE_C), (LEADERLESS, "a client")):
         cluster.placement = placement
         leader = await cluster.named(client_id)
