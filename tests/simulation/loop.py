@@ -12,6 +12,7 @@ import asyncio
 import gc
 import heapq
 import itertools
+import math
 import os
 import random
 import time
@@ -158,7 +159,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> Callback:
-        return self.call_at(self._now + delay, callback, *args, context=context)
+        when = self._now + delay
+        if delay > 0 and when == self._now:  # less than the sum tells: time passes all the same
+            when = math.nextafter(when, math.inf)
+        return self.call_at(when, callback, *args, context=context)
 
     def resume(self, held: list[Callback]) -> None:
         self._soon.extend(held)
