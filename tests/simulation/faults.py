@@ -189,14 +189,18 @@ def _go_on(world: World, fault: Fault) -> None:
 
 def _trouble(world: World, fault: Fault) -> None:
     server, call, how = TROUBLED[fault.kind]
-    _end_trouble(world, fault)
-    calls = 1 if fault.kind in OF_ONE_CALL else inf
-    world.around.servers[server].troubles[fault.who, call] = Trouble(how, calls)
+    troubles = world.around.servers[server].troubles
+    if before := troubles.pop((fault.who, call), None):
+        before.over.set()
+    troubles[fault.who, call] = Trouble(how, 1 if fault.kind in OF_ONE_CALL else inf)
 
 
 def _end_trouble(world: World, fault: Fault) -> None:
-    server, call, _ = TROUBLED[fault.kind]
-    if trouble := world.around.servers[server].troubles.pop((fault.who, call), None):
+    """Unless another one has taken its place."""
+    server, call, how = TROUBLED[fault.kind]
+    troubles = world.around.servers[server].troubles
+    if (trouble := troubles.get((fault.who, call))) and trouble.how is how:
+        del troubles[fault.who, call]
         trouble.over.set()
 
 
