@@ -73,6 +73,8 @@ class Admin(Client):
         self._note, self._reach = history.note, reach
         self._next = plan.via
         self._doomed: UUID | None = None
+        self.looks_on = False
+        """Somebody else does what it was to do."""
         self.done = asyncio.Event()
 
     def leave(self) -> None:
@@ -87,7 +89,7 @@ class Admin(Client):
         while True:
             try:
                 await self._connect()
-                found = await self._id() if asked else doomed
+                found = await self._id() if asked or self.looks_on else doomed
                 asked = True
                 await self._go_on(found)
             except AWAY:
@@ -104,6 +106,8 @@ class Admin(Client):
             self.via = host
 
     async def _go_on(self, found: UUID | None) -> None:
+        if self.looks_on and found in (self._doomed, None):
+            return
         if found == self._doomed:
             await self._delete()
         elif found is None:

@@ -27,6 +27,8 @@ class Lives:
         """``is_known``: whether any broker has a partition of the topic."""
         self._now, self._is_known = now, is_known
         self._lives: list[Life] = []
+        self.hold = False
+        """Whoever stands between brokers and clients may not know it yet."""
 
     def begin(self, topic_id: UUID) -> None:
         self._lives.append(Life(topic_id, self._now()))
@@ -35,6 +37,6 @@ class Lives:
         """What an answer by name may be of that was asked for at ``since`` and came at ``until``;
         an attempt that was given up may be done at any time, also later than now."""
         for life in self._lives[:-1]:
-            if life.ends == inf and not self._is_known(life.id):
+            if life.ends == inf and not self.hold and not self._is_known(life.id):
                 life.ends = self._now()
         return [life.id for life in self._lives if life.begins <= until and since <= life.ends]

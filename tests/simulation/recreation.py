@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -40,6 +40,9 @@ STEPS = ("delete", "gone", "create", "made", "told", "seen")
 """More milestones: the admin client asks for the deletion, Kafka has done it, the client asks for
 the creation, Kafka has done it, the client is told so, it sees the new topic."""
 LEAVES = "the admin client leaves"
+ANEW = "the topic is made anew at Kafka, past the gateways"
+REFUSED_WITHIN_S = 6.5
+"""Within 6 s gateways refuse a name that means another topic in Kafka (docs/failures.md)."""
 BOUNDS = Bounds(stale=inf, answer=45.0, progress=45.0, sent=0.0, dense=True)
 """Nobody is served while there is no topic, which is the admin client's affair."""
 LOOK_S = 4.0
@@ -82,7 +85,17 @@ def _stay_away(world: World, fault: Fault) -> None:
     """It comes back by itself."""
 
 
+def _make_anew(world: World, fault: Fault) -> None:
+    """The admin client has nothing left to do."""
+    assert isinstance(world, Recreation)
+    if TOPIC in world.kafka.topics:
+        world.kafka.delete(TOPIC)
+        world.kafka.create(TOPIC, PARTITIONS)
+        world.loop.create_task(world.until_refused())
+
+
 KINDS[LEAVES] = (_leaves, _stay_away)
+KINDS[ANEW] = (_make_anew, _stay_away)
 
 
 def _left(chance: random.Random, via: str) -> list[Fault]:
@@ -151,7 +164,17 @@ def _unaware(chance: random.Random, via: str) -> list[Fault]:
     return found
 
 
-THEMES = (_left, _killed, _away, _unheard, _lagging, _standing, _unaware)
+def _anew(chance: random.Random, via: str) -> list[Fault]:
+    """Somebody deletes the topic at Kafka and makes another one there, and the worker does not look
+    for a while: who writes by name is to be refused by the gateways alone."""
+    at = near(chance, 0.5)
+    return [
+        Fault(ANEW, "crossed", at, 0.0),
+        Fault("freeze", "crossed", at, round(chance.uniform(14.0, 17.0), 3), "worker"),
+    ]
+
+
+THEMES = (_left, _killed, _away, _unheard, _lagging, _standing, _unaware, _anew)
 """In the order of their turns."""
 
 
@@ -201,6 +224,8 @@ class Recreation(World):
         self.kafka.on_change = self._changed
         self.worker.on_start = Reconciling(loop).run
         self._made = 0
+        self._anew = False
+        """Somebody else makes another topic of the name, and the admin client looks on."""
         if self.plan.born_diskless:  # which nobody migrates
             self.driver.final.add(failures.REFUSED)
 
@@ -229,7 +254,15 @@ class Recreation(World):
         )  # fmt: skip
         process.spawn(self._recreate(self.admin), "admin")
 
+    async def play(self, faults: Sequence[Fault]) -> None:
+        self._anew = any(fault.kind == ANEW for fault in faults)
+        await super().play(faults)
+
     async def _recreate(self, admin: Admin) -> None:
+        if self._anew:
+            old, admin.looks_on = self.topic_id, True
+            await self.driver.milestones.wait("made")
+            await admin.run(old)
         await self.driver.milestones.wait(self.plan.after)
         await asyncio.sleep(self.plan.at)
         self.history.note(str(self.plan))
@@ -247,7 +280,19 @@ class Recreation(World):
         self.driver.ended.clear()
         self.driver.start()
 
+    async def until_refused(self) -> None:
+        """Until all gateways refuse the name what is told by it may be of the topic before: so long
+        as nothing but the worker is disturbed, and that much longer where something is."""
+        self.kafka.names.hold = True
+        left = REFUSED_WITHIN_S
+        while left > 0.0:
+            await asyncio.sleep(0.1)
+            left = left - 0.1 if self.disturbed == 0 else REFUSED_WITHIN_S
+        self.kafka.names.hold = False
+
     def is_over(self) -> bool:
+        if self._anew and self._made < 2:
+            return super().is_over()
         return self.admin is not None and self.admin.done.is_set() and super().is_over()
 
     def end(self) -> list[Violation]:

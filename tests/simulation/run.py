@@ -172,8 +172,9 @@ class World:
         """When each that was begun began and ended."""
         self.suspended: dict[Process, float] = {}
         """Since when machines stand still."""
-        self.begun = self._under_way = 0
-        """Faults: those that were begun, and those that are due or not over."""
+        self.begun = self._under_way = self.disturbed = 0
+        """Faults: those that were begun, those that are due or not over, and those under way of
+        others than the worker."""
         self._reading: asyncio.Task[None] | None = None
         """What reads the bucket behind each commit."""
         self.found: list[Violation] = []
@@ -324,9 +325,11 @@ class World:
             began = self.loop.time()
             fault.begin(self)
             if fault.lasts or fault.until:
+                self.disturbed += fault.who != "worker"
                 try:
                     await self._until_over(fault)
                 finally:
+                    self.disturbed -= fault.who != "worker"
                     self.history.note(f"end of {fault}")
                     fault.end(self)
             self.faults.append((began, self.loop.time()))
