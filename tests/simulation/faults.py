@@ -44,6 +44,8 @@ THROTTLED_S = 0.2
 """How long a client is told to wait by a fetch that is over its quota."""
 BEGINS = "a producer begins to write:"
 """Its name says how it behaves: no suffix knows it."""
+READS = "a consumer begins at the end:"
+"""At the end as it is told then."""
 READ_BUCKET = "the bucket is read at each commit for"
 TURNED_DOWN = "one upload is stored, and refused after"
 STOPPED_DOUBLE = "double, and stop,"
@@ -283,6 +285,10 @@ def _begin_to_write(world: World, fault: Fault) -> None:
     world.begin_to_write(fault.who)
 
 
+def _begin_to_read(world: World, fault: Fault) -> None:
+    world.begin_to_read(fault.who)
+
+
 def _read_bucket(world: World, fault: Fault) -> None:
     world.read_bucket(True)
 
@@ -315,6 +321,7 @@ KINDS: dict[str, tuple[Callable[[World, Fault], None], Callable[[World, Fault], 
     "double": (_double, _undouble),
     STOPPED_DOUBLE: (_double, _undouble_gently),
     BEGINS: (_begin_to_write, _nothing),
+    READS: (_begin_to_read, _nothing),
     READ_BUCKET: (_read_bucket, _leave_bucket),
     "move the leader": (_move, _nothing),
     ABORT: (_abort, _nothing),
@@ -373,6 +380,7 @@ AT_ONCE = (
     "wall clock goes back at",
     RESET,
     BEGINS,
+    READS,
 )
 ALL = ("gateway1", "gateway2", "gateway3")
 CLIENTS = "clients"

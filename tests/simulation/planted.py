@@ -46,5 +46,17 @@ def recorded() -> dict[str, Found]:
     return {name: Found(**row) for name, row in tomllib.loads(FOUND_FILE.read_text()).items()}
 
 
-UNSEEN: dict[str, str] = {}
+UNSEEN: dict[str, str] = {
+    "new witnesses": "who has registered since the closing has read of it before it serves "
+    "(`Lease._renew`), so it forwards nothing to be told; and B0 waits for its acknowledgement and "
+    "lies past what that tells (`Partition._assert_may_set`)",
+    "served before it has learned": "who has registered since a closing is no witness of it, so "
+    "nothing of Kafka is told until B0 is known (`Standing.confirms`), and a barrier waits for its "
+    "acknowledgement, which comes when it has read; a process that starts accepts nobody before "
+    "(`TrackingSync.start`)",
+    "scan without the newest batch (F1)": "what is scanned has a hole only if Kafka loses "
+    "replicated records between the scan and the pause and has given their offsets again by then, "
+    "since a tail that ends past the log's end is not gone on with (`TailScanner._kept`): no "
+    "schedule does that",
+}
 """Why the schedules do not show a bug, by its name."""

@@ -264,6 +264,10 @@ class World:
             self.around.milestones.reach(f"{name} begins")
             self._begin_to_write(name, Style(name.partition("-")[0]), 0)
 
+    def begin_to_read(self, name: str) -> None:
+        if name not in self.without:
+            self._begin(self.reader(Consumer, name, 0, by_id=False, begins=Which.LATEST))
+
     def read_bucket(self, at_each_commit: bool) -> None:
         if self._reading is not None:
             self._reading.cancel()

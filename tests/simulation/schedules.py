@@ -29,6 +29,7 @@ from tests.simulation.faults import (
     PROMOTE,
     PUT_BACK,
     READ_BUCKET,
+    READS,
     RESET,
     RESTART,
     SCAN_STOPS,
@@ -853,6 +854,38 @@ def _refused_and_stored(chance: random.Random) -> list[Fault]:
     ]  # fmt: skip
 
 
+def _shorter_log(chance: random.Random) -> list[Fault]:
+    """Consumers read far of a tracked topic; then a replica leads that was cut off, and soon the
+    first leader again, by that shorter log, behind whose end its gateway appends when it is fenced:
+    consumers read on while B0 is not set."""
+    slow = "Postgres is slow with acknowledgements of tracking by"
+    back, held = round(chance.uniform(4.9, 5.2), 3), round(chance.uniform(5.2, 5.4), 3)
+    return [
+        Fault("cut", "clients", 0.1, 4.5, "broker2", "broker1", until="track"),
+        Fault(slow, "track", 0.0, held, "gateway3"),
+        Fault("elect an unclean leader", "track", 4.4, 0.0, "1"),
+        Fault("elect an unclean leader", "track", back, 0.0, "2"),
+        *(Fault("cut off", "track", 4.3, 3.0, who) for who in ("librdkafka-1", "plain-3")),
+        *_held_back(chance, "track ended", PERSISTS),
+        Fault("cut", CLOSED, 0.0, 6.0, LEADERS, "postgres"),
+        Fault("Postgres persists late for", "quiesce", 0.0, round(chance.uniform(12.0, 18.0), 3),
+              "worker"),
+    ]  # fmt: skip
+
+
+def _begun_behind_late_append(chance: random.Random) -> list[Fault]:
+    """Consumers begin at the end as it is told when a fenced gateway's append lies behind the last
+    look at the log's end, and B0 is not set."""
+    return [
+        *_held_back(chance, "track ended", PERSISTS),
+        Fault("cut", CLOSED, 0.0, 6.0, LEADERS, "postgres"),
+        Fault("Postgres persists late for", "quiesce", 0.0, round(chance.uniform(15.0, 18.0), 3),
+              "worker"),
+        *(Fault(READS, PERSISTS, near(chance, at), 0.0, f"consumer-{number}")
+          for number, at in enumerate((0.1, 0.4, 0.8), 5)),
+    ]  # fmt: skip
+
+
 THEMES = (
     _unheard,
     _untracked,
@@ -914,6 +947,8 @@ THEMES = (
     _fenced_with_uploads,
     _stored_twice,
     _refused_and_stored,
+    _shorter_log,
+    _begun_behind_late_append,
 )
 """In the order of their turns."""
 
