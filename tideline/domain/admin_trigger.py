@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from tideline.domain.config_changes import JUDGED, Situation, problem_with_value
+from tideline.domain.config_changes import JUDGED, problem_with_value, situation_of
 from tideline.domain.migration import MigrationState
 from tideline.domain.topic_configs import (
     COPY_DISABLE,
@@ -117,7 +117,7 @@ def refusal_at_birth(
     if internal:
         return f"{name} is a topic of Kafka's own: it cannot be diskless"
     effective = {**defaults, **given}
-    situation = Situation(frozenset({MigrationState.DISKLESS_ONLY}), effective)
+    situation = situation_of((), effective)  # no partition has anything in Kafka
     for key in JUDGED:
         if (why := problem_with_value(key, effective.get(key), situation)) is not None:
             whose = "" if key in given else " is the cluster's default for new topics"
