@@ -341,6 +341,7 @@ async def test_a_timestamp_that_its_version_does_not_know_is_refused(bench: Trac
             assert await asked(bench, unknown, version=11) == refused, unknown
         for timestamp in (LATEST, EARLIEST):
             assert (await asked(bench, timestamp, version=4))[0] == "none", timestamp
+    assert await asked(bench, MAX_TIMESTAMP, partition=99, version=6) == refused, "before it looks"
 
 
 async def test_errors_of_kafka_are_told_and_outages_time_out(bench: TrackedBench) -> None:

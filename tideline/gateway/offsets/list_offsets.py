@@ -147,10 +147,10 @@ class ListOffsetsHandler:
         route, rule = item.at.route(self.tracking), split.rule(item)
         if rule.behaviour is Behaviour.PASS and from_kafka is not None:
             return from_kafka
-        if rule.behaviour is Behaviour.REFUSE:
-            return _refusal(split, item, rule.error)
         if not is_known(int(item.row.timestamp), split.context.header.api_version):
             return _refusal(split, item, KafkaErrorCode.UNSUPPORTED_VERSION)
+        if rule.behaviour is Behaviour.REFUSE:
+            return _refusal(split, item, rule.error)
         if from_kafka is not None and int(from_kafka.error_code) != KafkaErrorCode.NONE:
             return from_kafka
         log = item.at.log
