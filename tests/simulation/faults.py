@@ -124,10 +124,17 @@ def _start(world: World, fault: Fault) -> None:
         world.start_broker(int(fault.who[6:]))
     else:
         world.gateways[int(fault.who[7:])].start()
+        for client in world.clients:
+            world.history.comes_back(client)
 
 
 def _stop(world: World, fault: Fault) -> None:
+    """Until somebody starts it again there may be no leader for clients to go to: how long they
+    wait for it is not judged."""
     world.gateways[int(fault.who[7:])].stop()
+    if not fault.lasts:
+        for client in world.clients:
+            world.history.leaves(client)
 
 
 def _lose(world: World, fault: Fault) -> None:

@@ -17,7 +17,7 @@ from uuid import uuid4
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.harness import LASTING_SESSION, create_topics, delete_topics
+from tests.harness import LASTING_SESSION, create_topics, delete_topics, until_led
 from tests.support.waiting import HANGS_S, Wait, flushed, joined, until
 from tideline.stack import Stack
 
@@ -57,6 +57,9 @@ class Load:
         self._admin = AdminClient({"bootstrap.servers": self.bootstrap})
         made = [NewTopic(topic, PARTITIONS, 3) for topic in self.topics.values()]
         create_topics(self._admin, *made)
+        # Who subscribes to a topic that its broker does not know yet looks again in five minutes.
+        for topic in self.topics.values():
+            until_led(stack.endpoints.gateways.values(), topic, PARTITIONS)
         self._clients: list[object] = []
         """One that is destroyed while it waits for its coordinator holds up the interpreter."""
         self._threads = [
