@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from itertools import takewhile
 from typing import NamedTuple, TypeAlias
 
 import crc32c
@@ -281,6 +282,18 @@ def truncate_at(buffer: Buffer, boundary: int) -> Buffer:
     while (header := next(iter_fetched(buffer, end), None)) and header.last_offset < boundary:
         end = _end_of_current(buffer, header.end, boundary)
     return buffer if end == len(buffer) else buffer[:end]
+
+
+def size_of_first(buffer: Buffer) -> int:
+    """Bytes of the first batch of a Fetch response, of whatever format; 0: there is none."""
+    return next((end for _, end in _leader_epochs(buffer)), 0)
+
+
+def first_bytes(buffer: Buffer, size: int) -> Buffer:
+    """The leading batches that are no longer than ``size`` bytes together, of whatever format. None
+    is cut off."""
+    ends = takewhile(size.__ge__, (end for _, end in _leader_epochs(buffer)))
+    return buffer[: max(ends, default=0)]
 
 
 def _end_of_current(buffer: Buffer, position: int, boundary: int) -> int:

@@ -26,6 +26,7 @@ from tests.unit.gateway.fakes import TOPIC, record_batch, tracked_row, until
 from tests.unit.gateway.gateway_under_test import gateway
 from tests.unit.gateway.tracked_bench import (
     FakeConnection,
+    KafkaLog,
     TrackedBench,
     acknowledging,
     fetch,
@@ -33,6 +34,7 @@ from tests.unit.gateway.tracked_bench import (
     leased,
     outcomes,
     produce,
+    serving,
 )
 from tests.unit.kafka.fake_broker import FakeBroker, nothing_but_versions
 from tideline.domain.answers import Asked
@@ -90,6 +92,17 @@ async def test_a_consumer_above_its_quota_is_told_so_and_not_read_for_as_long(
     assert fetched(second)[ME].offsets == [101]
     assert second.throttle_time > timedelta(seconds=1.5)
     assert len(bench.client.muted_s) == 1
+
+
+async def test_kafka_is_asked_for_no_more_than_the_quota_lets_through_at_once(
+    bench: TrackedBench,
+) -> None:
+    """As a broker takes no more for one answer: what the suffix may have of it is known."""
+    bench.client.broker[ApiKey.FETCH] = serving({ME: KafkaLog(b"", 100)})
+    limit(bench, QuotaKind.FETCH, 1_500, EVERYBODY)
+    await bench.ask(fetch((TOPIC, 0, 90)))
+    most = int(1_500 * bench.parts.quotas.window.most_s)
+    assert [int(asked.max_bytes) for asked in bench.client.forwarded] == [most]
 
 
 async def test_bytes_of_classic_topics_count_and_the_broker_throttles_for_them(

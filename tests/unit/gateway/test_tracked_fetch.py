@@ -326,7 +326,9 @@ async def test_many_batches_of_one_answer_are_walked_while_the_event_loop_goes_o
         gone_on.set()
 
     monkeypatch.setattr(from_kafka, walk, walked)
-    answer, _ = await asyncio.gather(ask(bench, 0), go_on())
+    asking = bench.ask(fetch((TOPIC, 0, 0), max_bytes=2 * WALKED_AT_ONCE_BYTES))
+    response, _ = await asyncio.gather(asking, go_on())
+    answer = fetched(response)[ME]
     assert (answer.error, answer.offsets) == ("none", list(range(end)))
 
 
@@ -616,6 +618,133 @@ async def test_one_answer_may_hold_classic_prefix_and_suffix_partitions(
     assert response[ME].offsets == [100]
     assert response[TOPIC, 1].offsets == [30, 40]
     assert response[TOPIC, 9].error == "not_leader_or_follower"
+
+
+PREFIX = tracked_row(1, boundary=100, boundary_epoch=7)
+IN_PREFIX = (TOPIC, 1)
+CLASSIC = ("classic", 0)
+ONE = len(record_batch(1, payload=b"x" * 500))
+"""Bytes of a batch that these tests share an answer by."""
+
+
+def backlog(end: int) -> Callable[[Any], Any]:
+    """A broker whose logs have a batch of :data:`ONE` bytes at each offset below ``end``; its
+    answer has what fits into the request's ``max_bytes``, and one batch in any case."""
+
+    def answer(request: Any) -> Any:
+        left, logs = int(request.max_bytes), {}
+        for topic in request.topics:
+            for row in topic.partitions:
+                offset, records = int(row.fetch_offset), b""
+                while offset < end and (left >= ONE or left == int(request.max_bytes)):
+                    batch = bytearray(record_batch(1, payload=b"x" * 500))
+                    patch(batch, offset, 3)
+                    offset, records, left = offset + 1, records + batch, left - ONE
+                logs[topic.topic, row.partition] = KafkaLog(records, end)
+        return serving(logs)(request)
+
+    return answer
+
+
+async def both_regions(bench: TrackedBench, in_suffix: int) -> None:
+    """A partition with so many batches from B0 on, and another one with 100 below it."""
+    bench.show(SUFFIX, PREFIX)
+    await appended(bench, in_suffix, payload=500)
+    bench.client.broker[ApiKey.FETCH] = backlog(100)
+
+
+async def turns(
+    bench: TrackedBench, order: list[tuple[str, int]], fetches: int, max_bytes: int, session: bool
+) -> list[dict[int, int]]:
+    """How many batches of which partition each of ``fetches`` got. A partition that had records
+    goes to the end: of the client's next request (``SubscriptionState.movePartitionToEnd``), or of
+    its session (``FetchSession``)."""
+    at = {ME: 100, IN_PREFIX: 0}
+    order, had, got = list(order), list(order), []
+    session_id = 0
+    for epoch in range(fetches):
+        named = had if session else order
+        response = await bench.ask(
+            fetch(
+                *((*log, at[log]) for log in named),
+                max_bytes=max_bytes,
+                session=(session_id, epoch) if session else (0, -1),
+            )
+        )
+        session_id = response.session_id
+        answer = {log: len(row.offsets) for log, row in fetched(response).items()}
+        had = [log for log in order if answer.get(log)]
+        for log in had:
+            at[log] += answer[log]
+            order.remove(log)
+            order.append(log)
+        got.append({log[1]: answer[log] for log in had})
+    return got
+
+
+@pytest.mark.parametrize("session", [False, True], ids=["full", "session"])
+@pytest.mark.parametrize("order", [[ME, IN_PREFIX], [IN_PREFIX, ME]], ids=["suffix", "prefix"])
+@pytest.mark.parametrize("max_bytes", [0, ONE, ONE + 100])
+async def test_regions_take_turns_where_an_answer_has_room_for_one_batch(
+    bench: TrackedBench, order: list[tuple[str, int]], session: bool, max_bytes: int
+) -> None:
+    await both_regions(bench, 4)
+    got = await turns(bench, order, 8, max_bytes, session)
+    assert got == [{order[n % 2][1]: 1} for n in range(8)]
+
+
+@pytest.mark.parametrize("session", [False, True], ids=["full", "session"])
+async def test_regions_take_turns_where_each_could_fill_the_answer(
+    bench: TrackedBench, session: bool
+) -> None:
+    await both_regions(bench, 9)
+    got = await turns(bench, [IN_PREFIX, ME], 6, 3 * ONE + 100, session)
+    assert got == [{1: 3}, {0: 3}] * 3
+
+
+@pytest.mark.parametrize(
+    ("order", "offsets"),
+    [
+        ([CLASSIC, ME, IN_PREFIX], {CLASSIC: [98, 99], ME: [100, 101], IN_PREFIX: [98]}),
+        ([ME, IN_PREFIX, CLASSIC], {ME: [100, 101], IN_PREFIX: [98, 99], CLASSIC: [98]}),
+        ([CLASSIC, IN_PREFIX, ME], {CLASSIC: [98, 99], IN_PREFIX: [98, 99], ME: [100]}),
+    ],
+    ids=["between", "first", "last"],
+)
+async def test_partitions_of_both_regions_are_served_in_the_order_of_the_request(
+    bench: TrackedBench,
+    order: list[tuple[str, int]],
+    offsets: dict[tuple[str, int], list[int]],
+) -> None:
+    """The last one gets what the others have left."""
+    await both_regions(bench, 2)
+    wanted = [(*log, 100 if log == ME else 98) for log in order]
+    answer = fetched(await bench.ask(fetch(*wanted, max_bytes=5 * ONE + 50)))
+    assert {log: row.offsets for log, row in answer.items()} == offsets
+
+
+@pytest.mark.parametrize(
+    ("order", "offsets"),
+    [
+        ([ME, CLASSIC], {ME: [100], CLASSIC: [97, 98]}),
+        ([CLASSIC, ME], {CLASSIC: [97, 98, 99], ME: []}),
+    ],
+    ids=["suffix", "kafka"],
+)
+async def test_what_a_long_poll_waited_for_is_served_in_the_order_of_the_request(
+    bench: TrackedBench, order: list[tuple[str, int]], offsets: dict[tuple[str, int], list[int]]
+) -> None:
+    """The suffix is read at its end, when it is known what goes into the answer."""
+    await both_regions(bench, 1)
+    bench.client.broker[ApiKey.FETCH] = backlog(97)
+    wanted = [(*log, 100 if log == ME else 97) for log in order]
+    most = 3 * ONE + 50
+    message = fetch(*wanted, max_wait_ms=600_000, min_bytes=3 * ONE, max_bytes=most)
+    asking = asyncio.create_task(bench.ask(message))
+    await until(lambda: len(bench.client.forwarded) > 1)
+    bench.client.broker[ApiKey.FETCH] = backlog(100)
+    answer = fetched(await within("the answer", asking))
+    assert {log: row.offsets for log, row in answer.items()} == offsets
 
 
 async def test_postgres_away_is_an_error_that_consumers_retry_and_the_prefix_goes_on(

@@ -34,12 +34,7 @@ from tideline.domain.request_handling import (
 from tideline.gateway.context import ApiKey, RequestContext
 from tideline.gateway.fetch.from_suffix import HighWatermarks
 from tideline.gateway.fetch.late_answers import LateAnswer, LateAnswers
-from tideline.gateway.fetch.partition import (
-    MAX_BYTES,
-    PartitionFetch,
-    PartitionResult,
-    current_route,
-)
+from tideline.gateway.fetch.partition import PartitionFetch, PartitionResult, current_route
 from tideline.gateway.messages import (
     NO_TIME,
     Messages,
@@ -106,10 +101,10 @@ class KafkaSide:
         self.endpoints: dict[int, Any] = {}
 
     async def ask(
-        self, asked: Sequence[PartitionFetch], wait_s: float, min_bytes: int
+        self, asked: Sequence[PartitionFetch], wait_s: float, min_bytes: int, max_bytes: int
     ) -> dict[PartitionFetch, PartitionResult]:
-        """One round: Kafka may wait ``wait_s`` for ``min_bytes``. If the caller goes on without
-        the answer the next fetch of the connection has it."""
+        """One round: Kafka may wait ``wait_s`` for ``min_bytes``, and answer with ``max_bytes``. If
+        the caller goes on without the answer the next fetch of the connection has it."""
         late = self._context.connection.state(LateAnswers)
         await late.settled()
         answers: dict[PartitionFetch, PartitionResult] = {}
@@ -121,8 +116,8 @@ class KafkaSide:
                 raise
         size = sum(answer.size for answer in answers.values())
         rest = [one for one in asked if one not in answers]
-        left = min(int(self._request.max_bytes), MAX_BYTES) - size
-        if not rest or left <= 0:
+        left = max_bytes - size
+        if not rest or (size and left <= 0):
             return answers | {one: PartitionResult() for one in rest}
         request = self._message(rest, 0.0 if size else wait_s, min_bytes, left)
         header = self._context.header

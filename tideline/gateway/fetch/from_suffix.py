@@ -22,6 +22,7 @@ from tideline.control_plane.model import (
     FoundBatches,
 )
 from tideline.domain.answers import READ_AGAIN, Asked, Behaviour, handling, is_past_the_end
+from tideline.domain.fetch_order import FetchBytes
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.request_handling import FETCH_FAILURE, FIND_ERRORS, KafkaErrorCode, RouteKind
 from tideline.errors import TidelineError
@@ -283,26 +284,21 @@ class SuffixSide:
         return await self._watermarks.wait(positions, timeout_s)
 
     async def read(
-        self,
-        answers: dict[PartitionFetch, PartitionResult],
-        max_bytes: int,
-        *,
-        at_least_one: bool = True,
+        self, answers: dict[PartitionFetch, PartitionResult], chosen: Sequence[Chosen]
     ) -> None:
-        """Fill in the records of what was found, ``max_bytes`` in all; ``at_least_one`` batch,
-        however large it is."""
-        gone = await self._fill(_chosen(answers, max_bytes, at_least_one))
+        """Fill in the records of what :func:`choose` has chosen of ``answers``."""
+        gone = await self._fill(chosen)
         if gone:
             size = sum(part.bytes for part in gone)
             again = await self.find([part.asked for part in gone], size)
             answers |= again
-            for part in await self._fill(_chosen(again, size, at_least_one=True)):
+            for part in await self._fill(choose(again, size)):
                 unreadable("missing", _log(part.asked), part.batches[0].base_offset)
                 part.answer.fail(FETCH_FAILURE)
         for answer in answers.values():
             answer.is_read = answer.found is not None
 
-    async def _fill(self, parts: Sequence[_Chosen]) -> list[_Chosen]:
+    async def _fill(self, parts: Sequence[Chosen]) -> list[Chosen]:
         """Read ``parts``; those whose first object is gone are answered."""
         gone = []
         wanted = [(part.batches, part.answer.epoch) for part in parts]
@@ -331,7 +327,7 @@ class SuffixSide:
 
 
 @dataclass(frozen=True, slots=True)
-class _Chosen:
+class Chosen:
     """Batches of one partition that fit in the answer."""
 
     asked: PartitionFetch
@@ -343,32 +339,39 @@ class _Chosen:
         return sum(batch.byte_size for batch in self.batches)
 
 
-def _chosen(
-    answers: Mapping[PartitionFetch, PartitionResult], max_bytes: int, at_least_one: bool
-) -> list[_Chosen]:
-    """What goes into one answer: up to ``max_bytes``, out of :data:`OBJECTS_PER_ANSWER` objects,
-    which the partitions share."""
+def choose(
+    answers: Mapping[PartitionFetch, PartitionResult],
+    max_bytes: int,
+    unread_bytes: int | None = None,
+) -> list[Chosen]:
+    """What goes into one answer: up to ``max_bytes``, in the order of ``answers``. Records that are
+    here are shortened; the batches that are to be read are returned, up to ``unread_bytes`` (None:
+    no other bound) out of :data:`OBJECTS_PER_ANSWER` objects, which the partitions share."""
     chosen = []
-    left, first = max_bytes, at_least_one
+    budget = FetchBytes(max_bytes)
+    unread = FetchBytes(max_bytes if unread_bytes is None else unread_bytes)
     objects: set[str] = set()
     share = max(1, OBJECTS_PER_ANSWER // max(1, sum(a.found is not None for a in answers.values())))
     for asked, answer in answers.items():
-        if answer.found is None:
+        if answer.found is None or answer.is_read:
+            answer.shorten(budget)
+            unread.nothing_yet = budget.nothing_yet
             continue
         batches: list[BatchCoordinates] = []
         may_open = min(len(objects) + share, OBJECTS_PER_ANSWER)
         for batch in answer.found.batches:
-            if batch.byte_size > left and not first:
+            size = batch.byte_size
+            if size > min(budget.most(size), unread.most(size)):
                 break
             if batch.object_key not in objects and len(objects) >= may_open:
                 BOUND_REACHED.labels("objects").inc()
                 break
             objects.add(batch.object_key)
             batches.append(batch)
-            left -= batch.byte_size
-            first = False
+            budget.serve(size)
+            unread.serve(size)
         if batches:
-            chosen.append(_Chosen(asked, answer, batches))
+            chosen.append(Chosen(asked, answer, batches))
     return chosen
 
 

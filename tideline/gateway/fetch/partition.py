@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kio.schema.types import BrokerId
 
 from tideline.control_plane.model import FoundBatches
+from tideline.domain.fetch_order import FetchBytes
 from tideline.domain.request_handling import KafkaErrorCode, PartitionRoute
 from tideline.gateway.messages import (
     Messages,
@@ -18,6 +19,7 @@ from tideline.gateway.messages import (
     topic_key,
 )
 from tideline.gateway.tracking.view import TrackingView
+from tideline.kafka.batches import first_bytes, size_of_first
 from tideline.kafka.fetch_answer import PlainPartition
 
 MAX_BYTES = 55 * 1024 * 1024
@@ -95,18 +97,15 @@ class PartitionResult:
         self.code, self.found, self.records, self.settled = code, None, b"", True
         self.high_watermark = self.last_stable_offset = self.log_start = -1
 
-    def shorten(self, max_bytes: int, *, at_least_one: bool) -> None:
-        """Keep the first batches of what was read, as far as ``max_bytes`` go; ``at_least_one``:
-        however large it is."""
+    def shorten(self, budget: FetchBytes) -> None:
+        """Keep as many batches of the records that are here as the answer has bytes for."""
         records = self.records or b""
-        if len(records) <= max_bytes or self.found is None:
-            return
-        kept = 0
-        for batch in self.found.batches:
-            if kept + batch.byte_size > max_bytes and not (at_least_one and kept == 0):
-                break
-            kept += batch.byte_size
-        self.records = records[:kept]
+        most = budget.most(size_of_first(records))
+        if len(records) > most:
+            self.records = records = first_bytes(records, most)
+            if self.relayed is not None:
+                self.relayed = replace(self.relayed, records=records)
+        budget.serve(len(records))
 
     @classmethod
     def refusal(cls, code: KafkaErrorCode) -> PartitionResult:

@@ -23,7 +23,7 @@ from tideline.domain.quotas import QuotaKind
 from tideline.domain.request_handling import FETCH_FAILURE, RouteKind, position_of
 from tideline.gateway.context import ApiKey, RequestContext
 from tideline.gateway.fetch.from_kafka import KafkaSide
-from tideline.gateway.fetch.from_suffix import HighWatermarks, SuffixSide
+from tideline.gateway.fetch.from_suffix import Chosen, HighWatermarks, SuffixSide, choose
 from tideline.gateway.fetch.late_answers import LateAnswers
 from tideline.gateway.fetch.partition import (
     MAX_BYTES,
@@ -51,7 +51,7 @@ from tideline.gateway.rights import Judged, TopicRights
 from tideline.gateway.room import Room
 from tideline.gateway.tracking.quiesce import Fences
 from tideline.gateway.tracking.view import TrackingView
-from tideline.kafka.decoding import AT_ONCE_PARTITIONS
+from tideline.kafka.decoding import AT_ONCE_PARTITIONS, WALKED_AT_ONCE_BYTES
 from tideline.kafka.fetch_answer import PLAIN_SINCE, PlainPartition, plain_answer
 
 KAFKA_ROUND_S = 0.1
@@ -332,7 +332,8 @@ class TrackedFetch:
             await asyncio.sleep(BREATH_S)
         loop = asyncio.get_running_loop()
         began = loop.time()
-        answers = await self.kafka.ask(list(self._of_kafka.asked), wait_s, self._min_bytes)
+        asked = list(self._of_kafka.asked)
+        answers = await self.kafka.ask(asked, wait_s, self._min_bytes, self._max_bytes)
         # Kafka may have records that may not be shown: then it does not wait itself.
         self._takes_breath = wait_s > 0 and loop.time() - began < BREATH_S
         return answers
@@ -347,7 +348,7 @@ class TrackedFetch:
         size = sum(answer.size for answer in found.values())
         if size:
             granted = self._held.enter_context(self.room.answer(min(size, self._max_bytes)))
-            await self.suffix.read(found, granted)
+            await self.suffix.read(found, choose(found, granted))
         return found
 
     async def _found_once_there_is_more(self, left_s: float) -> Answers:
@@ -380,24 +381,25 @@ class TrackedFetch:
         return size >= self._min_bytes or any(answer.settled for answer in answers.values())
 
     async def _respond(self, answers: Answers) -> bytes:
-        of_kafka = sum(a.size for a in answers.values() if a.found is None)
-        left = self._max_bytes - of_kafka
-        read = [answer for answer in answers.values() if answer.is_read]
-        for answer in read:
-            answer.shorten(max(0, left), at_least_one=left == self._max_bytes)
-            left -= len(answer.records or b"")
-        unread = {one: a for one, a in answers.items() if a.found is not None and not a.is_read}
-        found = sum(answer.size for answer in unread.values())
-        with self.room.answer(max(0, min(left, found))) as granted:
-            if unread:
-                first = left == self._max_bytes
-                await self.suffix.read(
-                    unread, min(left, granted) if granted < found else left, at_least_one=first
-                )
-                answers |= unread
-            size = sum(len(a.records or b"") for a in answers.values() if a.found is not None)
+        in_order = {asked: answers[asked] for asked in self.asked}
+        chosen = await self._chosen(in_order)
+        unread = sum(part.bytes for part in chosen)
+        with self.room.answer(unread) as granted:
+            if granted < unread:
+                chosen = choose(in_order, self._max_bytes, granted)
+            if chosen:
+                await self.suffix.read(in_order, chosen)
+            size = sum(len(a.records or b"") for a in in_order.values() if a.found is not None)
             self.leaders.count("fetched", size, self.zone)
-            return await self._response(answers)
+            return await self._response(in_order)
+
+    async def _chosen(self, answers: Answers) -> list[Chosen]:
+        """What is to be read; what is here is shortened, beside the event loop if it is long."""
+        here = sum(len(answer.records or b"") for answer in answers.values())
+        fits = sum(answer.size for answer in answers.values()) <= self._max_bytes
+        if fits or here <= WALKED_AT_ONCE_BYTES:
+            return choose(answers, self._max_bytes)
+        return await self.context.beside_the_loop(choose, answers, self._max_bytes)
 
     async def _response(self, answers: Answers) -> bytes:
         many = len(self.asked) > AT_ONCE_PARTITIONS
