@@ -94,6 +94,18 @@ async def test_a_consumer_above_its_quota_is_told_so_and_not_read_for_as_long(
     assert len(bench.client.muted_s) == 1
 
 
+async def test_a_consumer_is_charged_what_it_is_sent_of_all_that_was_found(
+    bench: TrackedBench,
+) -> None:
+    bench.show(SUFFIX, tracked_row(1, boundary=100, boundary_epoch=7))
+    for partition in (0, 1):
+        await bench.ask(produce((TOPIC, partition, BATCH)))
+    limit(bench, QuotaKind.FETCH, 1_500, EVERYBODY)
+    answer = await bench.ask(fetch((TOPIC, 0, 100), (TOPIC, 1, 100)))
+    assert [row.offsets for row in fetched(answer).values()] == [[100], []]
+    assert answer.throttle_time == timedelta(0)
+
+
 async def test_kafka_is_asked_for_no_more_than_the_quota_lets_through_at_once(
     bench: TrackedBench,
 ) -> None:

@@ -406,7 +406,7 @@ class TrackedFetch:
         beside = self.context.beside_the_loop
         rows = await beside(self._rows, answers) if many else self._rows(answers)
         code, session_id, told = self._answered(rows)  # sessions are the event loop's
-        size = sum(answer.size for answer in answers.values())
+        size = sum(len(answer.records or b"") for answer in answers.values())
         throttle_s = self._quotas.record(QuotaKind.FETCH, self.context, size)
         self._quotas.throttle(QuotaKind.FETCH, self.context, throttle_s)
         throttle = self.kafka.throttle
