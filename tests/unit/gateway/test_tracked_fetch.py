@@ -723,6 +723,21 @@ async def test_partitions_of_both_regions_are_served_in_the_order_of_the_request
     assert {log: row.offsets for log, row in answer.items()} == offsets
 
 
+async def test_kafka_is_asked_for_partitions_in_the_order_of_the_request(
+    bench: TrackedBench,
+) -> None:
+    """A topic is named again behind another one, as the Java client does (``FetchRequest``)."""
+    await both_regions(bench, 0)
+    order = [ME, CLASSIC, IN_PREFIX]
+    message = fetch()
+    topics = [topic for log in order for topic in fetch((*log, 98)).topics]
+    response = await bench.ask(replace(message, topics=tuple(topics), max_bytes=3 * ONE))
+    (asked,) = bench.client.forwarded
+    assert [(t.topic, p.partition) for t in asked.topics for p in t.partitions] == order
+    found = fetched(response)
+    assert [found[log].offsets for log in order] == [[98, 99], [98], []]
+
+
 @pytest.mark.parametrize(
     ("order", "offsets"),
     [

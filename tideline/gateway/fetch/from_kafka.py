@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from itertools import groupby
 from typing import Any, TypeVar
 
 import structlog
@@ -39,7 +40,6 @@ from tideline.gateway.messages import (
     NO_TIME,
     Messages,
     error,
-    group_by_topic,
     key_fields,
     named,
     topic_key,
@@ -192,7 +192,6 @@ class KafkaSide:
         self, asked: Sequence[PartitionFetch], wait_s: float, min_bytes: int, max_bytes: int
     ) -> Any:
         prefix = any(one.at.route(self._tracking).kind is RouteKind.SUFFIX for one in asked)
-        topics = group_by_topic([(one.at.key, one.structure) for one in asked])
         return self._api.request(
             **{
                 name: getattr(self._request, name)
@@ -205,9 +204,14 @@ class KafkaSide:
             max_bytes=max_bytes,
             session_id=0,
             session_epoch=FINAL_EPOCH,
+            # A topic comes again behind another one: what is served first is what is asked first.
             topics=tuple(
-                self._api.request_part("FetchTopic", **key_fields(key), partitions=tuple(group))
-                for key, group in topics
+                self._api.request_part(
+                    "FetchTopic",
+                    **key_fields(key),
+                    partitions=tuple(one.structure for one in group),
+                )
+                for key, group in groupby(asked, lambda one: one.at.key)
             ),
             forgotten_topics_data=(),
         )
