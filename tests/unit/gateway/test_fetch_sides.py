@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -352,6 +353,25 @@ async def test_what_both_sides_have_fits_into_max_bytes(bench: TrackedBench, fit
     bench.client.broker[ApiKey.FETCH] = serving({IN_PREFIX: KafkaLog(b"", 100)})
     alone = await ask(bench, max_bytes=10)
     assert (alone[IN_PREFIX].offsets, alone[IN_SUFFIX].offsets) == ([], [100])
+
+
+async def test_much_of_kafka_is_shortened_to_whole_batches_beside_the_event_loop(
+    bench: TrackedBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tracked_fetch, "WALKED_AT_ONCE_BYTES", 0)
+    threads, whole = [], tracked_fetch.choose
+
+    def noted(*arguments: Any) -> Any:
+        threads.append(threading.current_thread())
+        return whole(*arguments)
+
+    await appended(bench)
+    log = KafkaLog(batch_at(90) + batch_at(91) + batch_at(92), 100)
+    bench.client.broker[ApiKey.FETCH] = serving({IN_PREFIX: log})
+    monkeypatch.setattr(tracked_fetch, "choose", noted)
+    answers = await ask(bench, max_bytes=4 * len(batch_at(90)) - 1)
+    assert (answers[IN_SUFFIX].offsets, answers[IN_PREFIX].offsets) == ([100], [90, 91])
+    assert threads[-1] is not threading.main_thread()
 
 
 async def test_a_partition_whose_boundary_becomes_known_goes_over_in_the_middle_of_a_wait(
