@@ -374,6 +374,19 @@ async def test_much_of_kafka_is_shortened_to_whole_batches_beside_the_event_loop
     assert threads[-1] is not threading.main_thread()
 
 
+async def test_as_much_of_the_suffix_is_read_as_there_is_room_for_and_one_batch_in_any_case(
+    bench: TrackedBench,
+) -> None:
+    await appended(bench, 3)
+    room, one = bench.parts.room, len(batch_at(100))
+    for fits, offsets in ((0, [100]), (2, [100, 101]), (3, [100, 101, 102])):
+        taken = room.left - fits * one
+        room.take("requests", taken)
+        alone = fetched(await bench.ask(fetch((TOPIC, 0, 100))))
+        room.give("requests", taken)
+        assert alone[IN_SUFFIX].offsets == offsets
+
+
 async def test_a_partition_whose_boundary_becomes_known_goes_over_in_the_middle_of_a_wait(
     bench: TrackedBench,
 ) -> None:
