@@ -1,13 +1,13 @@
 """The topic configs through which an Admin client talks to Tideline, and their rules.
 
-``diskless.enable`` is the trigger (seed 000, "Trigger"); ``diskless.migration.state`` is shown
-and never written. Neither is known to Kafka: the gateway takes them out of requests and puts them
-into answers.
+``diskless.enable`` is the trigger (seed 000, "Trigger"); ``diskless.migration.state`` is shown:
+writing it as it was read changes nothing, and no other value can be written. Neither is known to
+Kafka: the gateway takes them out of requests and puts them into answers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from tideline.domain.config_changes import JUDGED, problem_with_value, situation_of
 from tideline.domain.migration import MigrationState
@@ -36,7 +36,8 @@ def wants_diskless(value: str | None) -> bool:
 
 FORWARD_ONLY = (
     f"{DISKLESS_ENABLE}=false: a topic does not come back from diskless storage. Before any "
-    "partition has crossed, `tideline abort TOPIC` ends the migration and restores the topic"
+    "partition has crossed, `tideline abort TOPIC` ends the migration and restores the topic. "
+    f"Where a tool removes what is not written down, write {DISKLESS_ENABLE}=true down"
 )
 SWITCHED_OFF = (
     f"{DISKLESS_ENABLE}=true asks for a migration, which cannot be undone, and clients may not ask "
@@ -47,7 +48,16 @@ CONTROLS_IN_CLIENT_ID = (
     f"{DISKLESS_ENABLE}=true is recorded with who asked for it, and the client id has control "
     "characters: ask again with another client.id"
 )
-STATE_IS_READ_ONLY = f"{MIGRATION_STATE} shows how far a migration is and cannot be written"
+
+
+def state_written_back(value: str | None, shown: Collection[MigrationState]) -> None:
+    """``diskless.migration.state`` as a client writes it: nothing follows from one of ``shown``,
+    which tools write back as they read it. Raises ``ValueError`` for anything else."""
+    if value not in shown:
+        raise ValueError(
+            f"{MIGRATION_STATE}={value!r} shows how far a migration is and cannot be written: "
+            "leave it out"
+        )
 
 
 def _integer(least: int, most: int) -> Callable[[str], str | None]:
@@ -94,6 +104,11 @@ _PRECEDENCE = (
     MigrationState.HYBRID,
     MigrationState.DISKLESS_ONLY,
 )
+
+
+def shown_beside(diskless: bool) -> tuple[MigrationState, ...]:
+    """The states of topics whose ``diskless.enable`` is this."""
+    return _PRECEDENCE if diskless else (MigrationState.TIERED_ONLY,)
 
 
 def topic_state(partitions: Iterable[MigrationState]) -> MigrationState:

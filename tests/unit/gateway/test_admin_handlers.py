@@ -651,8 +651,10 @@ async def test_a_deleted_topics_id_is_told_by_name_and_by_id() -> None:
         assert plane.said == [("delete_topic", TRACKED_ID)]
 
 
-def born(name: str, seconds: float = 0.3) -> make_v5.CreateTopicsRequest:
-    configs = {"diskless.enable": "true", "max.message.bytes": "2000"}
+BORN = {"diskless.enable": "true", "max.message.bytes": "2000"}
+
+
+def born(name: str, seconds: float = 0.3, **configs: str) -> make_v5.CreateTopicsRequest:
     return make_v5.CreateTopicsRequest(
         topics=(
             make_v5.CreatableTopic(
@@ -661,7 +663,8 @@ def born(name: str, seconds: float = 0.3) -> make_v5.CreateTopicsRequest:
                 replication_factor=i16(1),
                 assignments=(),
                 configs=tuple(
-                    make_v5.CreatableTopicConfig(name=k, value=v) for k, v in configs.items()
+                    make_v5.CreatableTopicConfig(name=k, value=v)
+                    for k, v in (configs or BORN).items()
                 ),
             ),
         ),
@@ -927,9 +930,6 @@ async def test_what_the_worker_refuses_is_told_and_kafka_creates_nothing() -> No
         True,
     )
     assert all(request.validate_only for request in kafka.asked)
-
-
-# -- configs
 
 
 # -- configs
@@ -1228,6 +1228,160 @@ async def test_a_topic_that_no_migration_concerns_has_no_state(
     wanted = keys != ("diskless.enable",)
     assert shown == (["DISKLESS_ONLY", "TIERED_ONLY", None] if wanted else [None] * 3)
     assert len(kafka.asked) == (2 if keys == ("diskless.migration.state",) else 1)
+
+
+# What is shown may be written back
+
+STATES = ("TIERED_ONLY", "MIGRATING", "HYBRID", "DISKLESS_ONLY")
+OF_USERS = {"remote.storage.enable": "true", "retention.ms": "86400000"}
+
+
+def in_state(state: str) -> tuple[TrackingView, Any]:
+    """The topic ``tracked`` in this state, with configs that Tideline holds unless it is not
+    tracked; and its broker, which lets configs be altered and topics be created."""
+    seal = ConfigOverride("max.message.bytes", "78", "2000")
+    held = ConfigOverride("retention.bytes", "-1", None)
+    view = tracked(-1 if state == "MIGRATING" else 5, a=seal, b=held)
+    (topic,) = view.topics()
+    rows = {n: replace(row, state=MigrationState(state)) for n, row in topic.partitions.items()}
+    now = replace(topic, partitions=rows, max_message_bytes=2000)
+    view.replace_all([] if state == "TIERED_ONLY" else [now])
+    sealed = {} if state == "TIERED_ONLY" else {"max.message.bytes": "78", "retention.bytes": "-1"}
+    kafka = Kafka(
+        AlterConfigsRequest=altered,
+        CreateTopicsRequest=created(),
+        DescribeConfigsRequest=describing(**OF_USERS, **sealed),
+        IncrementalAlterConfigsRequest=altered,
+    )
+    return view, kafka
+
+
+def deleting(*names: str) -> change.IncrementalAlterConfigsRequest:
+    return setting(**dict.fromkeys(names))
+
+
+async def shown_of(g: Gateway) -> dict[str, Any]:
+    (result,) = (await ask(g, describing_all("tracked", documented=False))).results
+    return {config.name: config for config in result.configs}
+
+
+def sent_to(kafka: Kafka) -> set[str]:
+    """Names of all configs that Kafka was told, of topics that exist and that do not."""
+    requests = (
+        r for r in kafka.asked if not isinstance(r, describe_request.DescribeConfigsRequest)
+    )
+    topics = (t for r in requests for t in getattr(r, "resources", None) or r.topics)
+    return {config.name for topic in topics for config in topic.configs}
+
+
+@pytest.mark.parametrize("state", STATES)
+async def test_what_nobody_can_set_is_not_shown_as_set_on_the_topic(state: str) -> None:
+    """In Kafka a config of a topic is never set on it and read-only (``ConfigHelper``)."""
+    view, kafka = in_state(state)
+    async with FakeBroker(kafka) as broker, gateway(broker, admin(view)) as g:
+        shown = await shown_of(g)
+    assert shown["diskless.migration.state"].value == state
+    set_on_it = {name: c.value for name, c in shown.items() if c.config_source == 1}
+    of_tracked = {"diskless.enable": "true", "max.message.bytes": "2000"}
+    assert set_on_it == OF_USERS | ({} if state == "TIERED_ONLY" else of_tracked)
+    assert {n: c.config_source for n, c in shown.items() if c.read_only} == {
+        "diskless.migration.state": 5
+    }
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("which", ["all", "set on it"])
+@pytest.mark.parametrize("alter_by", [replacing, setting])
+async def test_configs_of_a_topic_may_be_written_back_as_they_were_read(
+    alter_by: Callable[..., Any], which: str, state: str
+) -> None:
+    view, kafka = in_state(state)
+    plane = HeardPlane(view)
+    async with FakeBroker(kafka) as broker, gateway(broker, admin(view, plane)) as g:
+        before = await shown_of(g)
+        read = {n: c.value for n, c in before.items() if which == "all" or c.config_source == 1}
+        (result,) = (await ask(g, alter_by(**read))).responses
+        assert (result.error_code, result.error_message) == (ErrorCode.none, None)
+        view.replace_all(await plane.tracked_topics())
+        after = await shown_of(g)
+    assert {n: c.value for n, c in after.items()} == {n: c.value for n, c in before.items()}
+    assert not {name for name in sent_to(kafka) if name.startswith("diskless.")}
+    assert "request_migration" not in {call[0] for call in plane.said}
+
+
+@pytest.mark.parametrize("state", STATES)
+async def test_a_state_may_be_deleted_and_stays_what_it_is(state: str) -> None:
+    """Tools delete what they find on a topic and nobody wrote down; the rest of the request
+    must not fail for it."""
+    view, kafka = in_state(state)
+    request = deleting("diskless.migration.state", "retention.ms")
+    async with FakeBroker(kafka) as broker, gateway(broker, admin(view, HeardPlane(view))) as g:
+        (result,) = (await ask(g, request)).responses
+        assert (result.error_code, result.error_message) == (ErrorCode.none, None)
+        assert (await shown_of(g))["diskless.migration.state"].value == state
+    assert sent_to(kafka) == {"retention.ms"}
+
+
+@pytest.mark.parametrize(
+    ("state", "written"),
+    [
+        ("TIERED_ONLY", "HYBRID"),
+        ("MIGRATING", "HYBRID"),
+        ("HYBRID", "DISKLESS_ONLY"),
+        ("DISKLESS_ONLY", "TIERED_ONLY"),
+        ("HYBRID", "hybrid"),
+        ("HYBRID", ""),
+    ],
+)
+async def test_a_state_that_is_not_the_topics_cannot_be_written(written: str, state: str) -> None:
+    view, _ = in_state(state)
+    request = setting(diskless_migration_state=written)
+    result, _, _ = await changed(view, request, HeardPlane(view))
+    assert result.error_code is ErrorCode.invalid_config
+    assert f"diskless.migration.state={written!r}" in result.error_message
+    assert "leave it out" in result.error_message
+    (result,) = (await changed(view, setting(2, diskless_migration_state=state)))[:1]
+    assert result.error_code is ErrorCode.invalid_config
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("which", ["all", "set on it"])
+async def test_a_topic_may_be_created_with_what_was_read_of_another(which: str, state: str) -> None:
+    view, kafka = in_state(state)
+    async with FakeBroker(kafka) as broker, gateway(broker, admin(view)) as g:
+        shown = await shown_of(g)
+    read = {n: c.value for n, c in shown.items() if which == "all" or c.config_source == 1}
+    plane = AdminPlane()
+    kafka = Kafka(CreateTopicsRequest=created())
+    async with FakeBroker(kafka) as broker, gateway(broker, admin(plane=plane)) as g:
+        (result,) = (await ask(g, born("new", 5, **read))).topics
+    assert (result.error_code, result.error_message) == (ErrorCode.none, None)
+    assert bool(plane.asked) is (state != "TIERED_ONLY")
+    assert not {name for name in sent_to(kafka) if name.startswith("diskless.")}
+
+
+@pytest.mark.parametrize(
+    ("enable", "state"),
+    [("false", "DISKLESS_ONLY"), ("false", "HYBRID"), ("true", "TIERED_ONLY"), ("true", "hybrid")],
+)
+async def test_a_topic_is_not_created_with_a_state_that_it_cannot_come_to(
+    enable: str, state: str
+) -> None:
+    kafka = Kafka(CreateTopicsRequest=created())
+    request = born("new", 5, **{"diskless.enable": enable, "diskless.migration.state": state})
+    async with FakeBroker(kafka) as broker, gateway(broker, admin(plane=AdminPlane())) as g:
+        (result,) = (await ask(g, request)).topics
+    assert result.error_code is ErrorCode.invalid_config
+    assert f"diskless.migration.state={state!r}" in result.error_message
+    assert sent_to(kafka) == set()
+
+
+async def test_who_deletes_the_trigger_reads_what_to_write_down() -> None:
+    view, _ = in_state("HYBRID")
+    result, kafka, _ = await changed(view, deleting("diskless.enable"))
+    assert result.error_code is ErrorCode.invalid_config
+    assert "write diskless.enable=true down" in result.error_message
+    assert changes_in(kafka) == []
 
 
 async def test_a_description_of_many_topics_is_made_beside_the_loop_which_turns_meanwhile(

@@ -28,9 +28,9 @@ from tideline.domain.admin_trigger import (
     MARK,
     MIGRATION_STATE,
     OWN_KEYS,
-    STATE_IS_READ_ONLY,
     SWITCHED_OFF,
     problem_with_override,
+    state_written_back,
     topic_state,
     wants_diskless,
 )
@@ -383,8 +383,8 @@ def _sorted(resource: Any, tracked: TrackedTopic | None, incremental: bool) -> T
             )
         named.add(config.name)
         if config.name == MIGRATION_STATE:
-            raise invalid(STATE_IS_READ_ONLY)
-        if config.name == DISKLESS_ENABLE:
+            _change_no_state(operation, config.value, _live(tracked))
+        elif config.name == DISKLESS_ENABLE:
             change.trigger = _is_trigger(operation, config.value, _live(tracked))
         elif config.name in overrides:
             change.overridden[config.name] = _user_value(operation, config)
@@ -424,6 +424,18 @@ def _is_trigger(operation: int, value: str | None, tracked: TrackedTopic | None)
     return wanted
 
 
+def _change_no_state(operation: int, value: str | None, tracked: TrackedTopic | None) -> None:
+    """Deleted, or written as it is shown. Raises :class:`Refused` otherwise."""
+    if operation == DELETE:
+        return
+    if operation != SET:
+        raise invalid(f"{MIGRATION_STATE} is no list: nothing can be appended to it")
+    try:
+        state_written_back(value, {_state_of(tracked)})
+    except ValueError as error:
+        raise invalid(str(error)) from None
+
+
 def _user_value(operation: int, config: Any) -> str | None:
     if operation == DELETE or config.value is None:
         return None
@@ -457,9 +469,13 @@ async def _in_kafka(
 
 def _state(tracked: TrackedTopic | None, tiered: bool) -> MigrationState | None:
     """``None``: the topic has none, since no migration concerns it."""
-    if tracked is not None:
-        return topic_state(row.state for row in tracked.partitions.values())
-    return MigrationState.TIERED_ONLY if tiered else None
+    return _state_of(tracked) if tracked is not None or tiered else None
+
+
+def _state_of(tracked: TrackedTopic | None) -> MigrationState:
+    """``TIERED_ONLY`` where it is not tracked."""
+    rows = tracked.partitions.values() if tracked else ()
+    return topic_state(row.state for row in rows)
 
 
 async def _complete(
@@ -492,7 +508,8 @@ async def _complete(
     documented = bool(getattr(request, "include_documentation", False))
     own = (
         (DISKLESS_ENABLE, "true" if tracked else "false", tracked is not None, BOOLEAN),
-        (MIGRATION_STATE, state, tracked is not None, STRING),
+        # Nobody can set it, so it is no config that was set on the topic (Kafka: ConfigHelper).
+        (MIGRATION_STATE, state, False, STRING),
     )
     for name, value, is_set, kind in own:
         if value is None:

@@ -35,8 +35,10 @@ from tideline.domain.admin_trigger import (
     DISKLESS_ENABLE,
     MARK,
     MIGRATION_STATE,
-    STATE_IS_READ_ONLY,
+    OWN_KEYS,
     refusal_at_birth,
+    shown_beside,
+    state_written_back,
     wants_diskless,
 )
 from tideline.domain.config_changes import CLEANUP_POLICY, COMPRESSION_TYPE, LIMITS, limits_of
@@ -380,16 +382,14 @@ def _birth(
 
 def _split(topic: Any) -> tuple[bool, Any]:
     """Whether the topic is to be diskless, and the topic as Kafka may see it."""
-    diskless = False
-    for config in topic.configs:
-        if config.name == DISKLESS_ENABLE:
-            try:
-                diskless = wants_diskless(config.value)
-            except ValueError as error:
-                raise CreationRefused(ErrorCode.invalid_config, str(error)) from None
-        elif config.name == MIGRATION_STATE:
-            raise CreationRefused(ErrorCode.invalid_config, STATE_IS_READ_ONLY)
-    kept = tuple(config for config in topic.configs if config.name != DISKLESS_ENABLE)
+    own = {config.name: config.value for config in topic.configs if config.name in OWN_KEYS}
+    try:
+        diskless = DISKLESS_ENABLE in own and wants_diskless(own[DISKLESS_ENABLE])
+        if MIGRATION_STATE in own:  # as another topic's was read
+            state_written_back(own[MIGRATION_STATE], shown_beside(diskless))
+    except ValueError as error:
+        raise CreationRefused(ErrorCode.invalid_config, str(error)) from None
+    kept = tuple(config for config in topic.configs if config.name not in OWN_KEYS)
     return diskless, topic if len(kept) == len(topic.configs) else replace(topic, configs=kept)
 
 
