@@ -735,6 +735,22 @@ async def test_a_topic_is_tracked_everywhere_before_kafka_creates_it_sealed() ->
     assert configs == {"max.message.bytes": "78"}
 
 
+async def test_a_creation_is_answered_with_the_users_configs_and_not_with_the_seal() -> None:
+    """DescribeConfigs shows the same a moment later."""
+
+    def made(request: Any) -> Any:
+        own = {config.name: config.value for config in request.topics[0].configs}
+        return created(defaults=own)(request)
+
+    async with (
+        FakeBroker(Kafka(CreateTopicsRequest=made)) as broker,
+        gateway(broker, admin(plane=AdminPlane())) as g,
+    ):
+        (result,) = (await ask(g, born("new", 5))).topics
+    assert (result.error_code, result.num_partitions) == (ErrorCode.none, 3)
+    assert {c.name: c.value for c in result.configs} == {"max.message.bytes": "2000"}
+
+
 @pytest.mark.parametrize("validate_only", [False, True])
 @pytest.mark.parametrize(
     ("key", "value"), [("cleanup.policy", "compact"), ("compression.type", "zstd")]

@@ -223,7 +223,7 @@ class _Creation:
                 self._judge(configs, defaults)
                 if validate_only:
                     return would
-                return await self._create(configs, defaults, int(would.num_partitions))
+                return await self._create(configs, defaults, would)
         except TimeoutError:
             raise CreationRefused(
                 ErrorCode.request_timed_out,
@@ -269,8 +269,10 @@ class _Creation:
         self,
         configs: dict[str, str | None],
         defaults: Mapping[str, str | None],
-        partitions: int,
+        would: CreatableTopicResult,
     ) -> CreatableTopicResult:
+        """``would``: what Kafka would make of the request, with the user's configs."""
+        partitions = int(would.num_partitions)
         birth = _birth(self.name, partitions, configs, {**defaults, **configs})
         try:
             await self._asked(birth, lambda topic: topic.status is TopicStatus.TRACKING)
@@ -292,7 +294,7 @@ class _Creation:
                 lambda: self.handler.control_plane.withdraw_birth(self.name),
             )
         await self._until_seen()
-        return created
+        return replace(created, configs=would.configs)  # and not with the seal
 
     async def _asked(self, birth: Birth, is_reached: Callable[[TrackedTopic], bool]) -> None:
         """Ask the worker for the birth until it is so far. Raises :class:`CreationRefused`."""
