@@ -32,7 +32,7 @@ MAX_UNPACKED_BYTES = 64 * 1024 * 1024
 Kafka has no such bound: it unpacks as it reads."""
 MAX_RECORDS = 1_000_000
 """Of one batch: without the native library reading each costs a microsecond of the process."""
-MAX_TIMESTAMP = 2**63 - 1
+MIN_TIMESTAMP, MAX_TIMESTAMP = -(2**63), 2**63 - 1
 
 
 class RefusedBatch(ValueError):
@@ -187,10 +187,6 @@ def _check_header(header: BatchHeader) -> None:
         )
     if header.timestamp_type != CREATE_TIME:
         raise RefusedBatch(KafkaErrorCode.INVALID_TIMESTAMP, "the client set LogAppendTime")
-    if header.max_timestamp < -1 or header.base_timestamp < -1:
-        raise RefusedBatch(
-            KafkaErrorCode.INVALID_TIMESTAMP, f"max timestamp {header.max_timestamp} ms"
-        )
 
 
 def _check_compression(header: BatchHeader, produce_version: int) -> None:
@@ -206,12 +202,14 @@ def _check_compression(header: BatchHeader, produce_version: int) -> None:
 
 
 def timestamp_range(limits: TopicLimits, now_ms: int) -> tuple[int, int]:
-    """Of the records of a topic, in ms, inclusive. Under LogAppendTime the timestamps of the client
-    are not kept."""
+    """Of the records of a topic, in ms, inclusive, of any sign (Kafka:
+    ``LogValidator.validateTimestamp``). Under LogAppendTime the timestamps of the client are not
+    kept. Java lets what needs more than 64 bits begin again at the other end; here it is refused.
+    """
     if limits.timestamp_type == LOG_APPEND_TIME:
-        return -MAX_TIMESTAMP, MAX_TIMESTAMP
+        return MIN_TIMESTAMP, MAX_TIMESTAMP
     return (
-        max(0, now_ms - limits.timestamp_before_max_ms),
+        max(MIN_TIMESTAMP, now_ms - limits.timestamp_before_max_ms),
         min(MAX_TIMESTAMP, now_ms + limits.timestamp_after_max_ms),
     )
 

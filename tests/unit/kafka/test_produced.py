@@ -21,7 +21,7 @@ from tests.unit.gateway.fakes import record, record_batch, varint
 from tideline.domain.request_handling import KafkaErrorCode
 from tideline.domain.topic_configs import LOG_APPEND_TIME, TopicLimits
 from tideline.kafka import produced, records
-from tideline.kafka.batches import iter_batches, patch, verify_crc
+from tideline.kafka.batches import iter_batches, parse_at, patch, verify_crc
 from tideline.kafka.produced import (
     MAX_RECORDS,
     MAX_UNPACKED_BYTES,
@@ -85,7 +85,6 @@ def test_a_header_that_kafka_would_refuse_is_refused() -> None:
     assert code(record_batch(attributes=0x20)) is KafkaErrorCode.INVALID_RECORD
     assert code(record_batch(attributes=0x10)) is KafkaErrorCode.INVALID_TXN_STATE
     assert code(record_batch(attributes=0x08)) is KafkaErrorCode.INVALID_TIMESTAMP
-    assert code(record_batch(max_timestamp=-5)) is KafkaErrorCode.INVALID_TIMESTAMP
     assert code(record_batch(attributes=0x07)) is KafkaErrorCode.UNSUPPORTED_COMPRESSION_TYPE
     zstd = record_batch(attributes=4)
     assert code(zstd, version=6) is KafkaErrorCode.UNSUPPORTED_COMPRESSION_TYPE
@@ -301,10 +300,51 @@ def test_a_record_without_a_timestamp_is_not_held_against_now() -> None:
     assert judged(bytes(batch), limits).header.max_timestamp == -1
 
 
+def timed(base: int, *deltas: int, says: int) -> bytes:
+    """A batch whose header says that so many ms are its base and its largest timestamp."""
+    body = b"".join(record(delta, number, b"v") for number, delta in enumerate(deltas))
+    batch = bytearray(raw(body, len(deltas), max_timestamp=says))
+    struct.pack_into(">q", batch, 27, base)
+    struct.pack_into(">I", batch, 17, crc32c.crc32c(batch[21:]))
+    return bytes(batch)
+
+
+@pytest.mark.parametrize("timestamp", [-1, -2, -1_000, -86_400_000, NOW - (2**63 - 1)])
+@pytest.mark.parametrize("kind", ["CreateTime", LOG_APPEND_TIME])
+def test_records_of_before_1970_are_taken_as_by_kafka(kind: str, timestamp: int) -> None:
+    """``LogValidator.validateTimestamp`` looks only at how far from now, the whole past by default.
+    A batch of nothing else says -1: Kafka seeks the largest from there."""
+    limits = replace(LIMITS, timestamp_type=kind)
+    valid = judged(timed(timestamp, 0, -5 if timestamp > -(2**62) else 0, says=timestamp), limits)
+    assert valid.header.max_timestamp == -1
+    assert valid.header.base_timestamp == timestamp
+    assert verify_crc(valid.records, valid.header._replace(crc=parse_at(valid.records, 0).crc))
+    mixed = judged(timed(NOW, timestamp - NOW, 0, says=NOW), limits)
+    assert mixed.header.max_timestamp == NOW
+
+
+def test_how_far_the_past_goes_is_said_by_the_topic_alone() -> None:
+    limits = replace(LIMITS, timestamp_before_max_ms=NOW + 1_000)
+    judged(timed(0, -1_000, says=-1_000), limits)
+    refused = refusal(timed(0, -1_001, says=-1), limits)
+    assert refused.code is KafkaErrorCode.INVALID_TIMESTAMP
+    assert "[-1000, " in refused.records[0][1]
+
+
 def test_under_log_append_time_the_clients_timestamps_do_not_count() -> None:
-    judged(
-        built([(NOW + 9 * HOUR, None, b"v", [])]), replace(LIMITS, timestamp_type=LOG_APPEND_TIME)
-    )
+    limits = replace(LIMITS, timestamp_type=LOG_APPEND_TIME)
+    judged(built([(NOW + 9 * HOUR, None, b"v", [])]), limits)
+    for extreme in (-(2**63), 2**63 - 1):
+        judged(timed(extreme, 0, says=extreme), limits)
+
+
+@pytest.mark.parametrize("kind", ["CreateTime", LOG_APPEND_TIME])
+@pytest.mark.parametrize(("base", "delta"), [(2**63 - 1, 1), (-(2**63), -1)])
+def test_a_timestamp_of_more_than_64_bits_is_refused(kind: str, base: int, delta: int) -> None:
+    """Java begins again at the other end (docs/differences.md)."""
+    forever = TopicLimits(kind, 10_000, 2**63 - 1, 2**63 - 1)
+    refused = refusal(timed(base, delta, says=-1), forever)
+    assert refused.code is KafkaErrorCode.INVALID_TIMESTAMP
 
 
 def test_the_largest_timestamp_is_that_of_the_records_whatever_the_header_says() -> None:
