@@ -22,6 +22,10 @@ from tideline.kafka.batches import HEADER_BYTES, BatchHeader, Buffer
 from tideline.kafka.wire import LibraryMissing, library, library_with_the_lock
 
 GZIP_WBITS = 31
+GZIP_START = b"\x1f\x8b\x08"
+"""Magic, and the one method that there is."""
+GZIP_LEAST_BYTES = 19
+"""Of what may be a member behind another one; less is not looked at, as by Java."""
 MEMBER_COSTS, SNAPPY_BLOCK_COSTS, LZ4_BLOCK_COSTS = 16 * 1024, 512, 64
 """bytes; what each further stream or block of a batch counts for beside what it unpacks to, because
 it takes Python as long: 10, 1.5 and 0.2 microseconds."""
@@ -94,8 +98,7 @@ def unpacked(batch: Buffer, header: BatchHeader, limit: int) -> bytes | bytearra
         case "snappy":
             return _from_snappy(body, limit)
         case "lz4":
-            _must_be_readable_lz4(body, limit)
-            return _from_frames(cramjam.lz4.decompress_into, body, limit)
+            return _from_frames(cramjam.lz4.decompress_into, _lz4_frame(body, limit), limit)
         case "zstd":
             return _from_frames(cramjam.zstd.decompress_into, body, limit)
     if len(body) > limit:
@@ -123,6 +126,8 @@ def _gunzipped(body: memoryview, limit: int) -> bytearray:
     member = zlib.decompressobj(GZIP_WBITS)
     while position < len(body):
         if member.eof:
+            if not _is_member(body[position:]):
+                break
             left -= MEMBER_COSTS
             if left < 0:
                 raise _too_many("streams", limit)
@@ -140,6 +145,12 @@ def _gunzipped(body: memoryview, limit: int) -> bytearray:
     if position and not member.eof:
         raise InvalidRecords("gzip: the records end before the stream does")
     return found
+
+
+def _is_member(rest: memoryview) -> bool:
+    """Whether what follows a member is another one. Else it is padding, which Java passes over,
+    with all behind it (``GZIPInputStream.readTrailer``)."""
+    return len(rest) >= GZIP_LEAST_BYTES and bytes(rest[: len(GZIP_START)]) == GZIP_START
 
 
 def _from_snappy(body: memoryview, limit: int) -> memoryview:
@@ -179,8 +190,9 @@ def _snappy_blocks(body: memoryview) -> Iterator[bytes]:
         position += length
 
 
-def _must_be_readable_lz4(body: memoryview, limit: int) -> None:
-    """Java reads one frame of version 1 with independent blocks, and nothing else."""
+def _lz4_frame(body: memoryview, limit: int) -> memoryview:
+    """The one frame, of version 1 with independent blocks, that Java reads of ``body``: it does not
+    look at what follows it (``Lz4BlockInputStream``)."""
     if len(body) < 7 or bytes(body[:4]) != LZ4_MAGIC:
         raise InvalidRecords("lz4: no frame begins there")
     if body[4] >> 6 != 1 or not body[4] & LZ4_INDEPENDENT_BLOCKS:
@@ -202,8 +214,9 @@ def _must_be_readable_lz4(body: memoryview, limit: int) -> None:
             raise _too_many("blocks", limit)
     else:
         raise InvalidRecords("lz4: the records end inside the frame")
-    if position != len(body):
-        raise InvalidRecords("lz4: something follows the frame, which nobody would read")
+    if position > len(body):
+        raise InvalidRecords("lz4: the records end inside the frame")
+    return body[:position]
 
 
 def _from_frames(decompress_into: object, body: memoryview, limit: int) -> memoryview:

@@ -168,14 +168,61 @@ def test_the_wrong_record_is_named() -> None:
     assert "offset delta 5" in message
 
 
+def after(body: bytes, codec: str) -> list[bytes]:
+    """With bytes behind the stream, unless Kafka passes over them."""
+    return [] if codec in PASSED_OVER else [body + b"\x01\x02"]
+
+
+PASSED_OVER = {"gzip", "lz4"}
+
+
 @pytest.mark.parametrize("codec", CODECS)
 def test_stream_that_is_cut_or_goes_on_is_refused(codec: str) -> None:
     whole = built([(NOW, b"k", b"v" * 500, [])] * 20, CODECS[codec])
     (header,) = iter_batches(whole)
     body = whole[61:]
-    for changed in (body[:-1], body[: len(body) // 2], body + b"\x01\x02"):
+    for changed in (body[:-1], body[: len(body) // 2], *after(body, codec)):
         refused = refusal(raw(changed, header.record_count, CODECS[codec]))
         assert refused.code is KafkaErrorCode.INVALID_RECORD
+
+
+MEMBER = gzip.compress(b"", mtime=0)
+PADDING = {
+    "a zero": bytes(1),
+    "zeros up to a block": bytes(8_190),
+    "more zeros than are read at once": bytes(9_000),
+    "other bytes": b"\x77" * 30,
+    "half a header": MEMBER[:9],
+    "the beginning of a header": MEMBER[:2] + bytes(30),
+    "less than a member can be": MEMBER[:15],
+    "zeros, and a member behind them": bytes(30) + gzip.compress(b"x"),
+}
+
+
+@pytest.mark.parametrize("what", PADDING)
+def test_what_is_no_gzip_member_behind_the_last_one_is_passed_over_as_by_kafka(what: str) -> None:
+    """Java's ``GZIPInputStream.readTrailer``, by which Kafka reads: padding to whole blocks."""
+    body = ONE + record(1, 1, b"x" * 2_000)
+    for members in ([body], [body[:9], body[9:]], [b"", body, b""]):
+        stream = b"".join(map(gzip.compress, members)) + PADDING[what]
+        batch = raw(stream, 2, CODECS["gzip"], NOW + 1)
+        assert judged(batch).records == batch
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        MEMBER[:10] + b"\xff" * 40,
+        MEMBER[:-8] + b"\1" * 8,
+        gzip.compress(record(0, 2, b"more")),
+        gzip.compress(bytes(range(256)))[:60],
+    ],
+)
+def test_a_gzip_member_behind_the_last_one_counts_and_must_be_right(second: bytes) -> None:
+    stream = gzip.compress(ONE + record(1, 1, b"")) + second
+    assert refusal(raw(stream, 2, CODECS["gzip"])).code is KafkaErrorCode.INVALID_RECORD
+    parted = gzip.compress(ONE) + bytes(30) + gzip.compress(record(1, 1, b""))
+    assert refusal(raw(parted, 2, CODECS["gzip"])).code is KafkaErrorCode.INVALID_RECORD
 
 
 BOMBS: dict[str, Callable[[bytes], bytes]] = {
@@ -438,7 +485,11 @@ def lz4_frame(data: bytes) -> bytes:
     return b"\x04\x22\x4d\x18\x60\x40\x82" + block + bytes(4)
 
 
-def test_what_follows_an_lz4_frame_is_refused_since_java_clients_read_the_first_one_only() -> None:
+def test_of_lz4_the_first_frame_is_read_alone_as_by_kafka() -> None:
+    """``Lz4BlockInputStream`` is at its end there, whatever follows."""
     one, two = record(0, 0, b"a" * 50), record(0, 1, b"b" * 50)
-    judged(raw(lz4_frame(one + two), records=2, attributes=3))
+    whole = lz4_frame(one + two)
+    for behind in (b"", b"\1\2", bytes(100), lz4_frame(b"x")):
+        batch = raw(whole + behind, records=2, attributes=3)
+        assert judged(batch).records == batch
     refusal(raw(lz4_frame(one) + lz4_frame(two), records=2, attributes=3))
