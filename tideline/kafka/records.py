@@ -260,7 +260,9 @@ def summarize(
         lowest, highest = MOST, -NO_BOUND  # no number of 64 bits
     asked = _Asked(header.record_count, first, base, lowest, highest, min(most_headers, MOST))
     native = _native()
-    found = _read(bytes(body), asked) if native is None else _read_natively(native, body, asked)
+    found = None if native is None else _read_natively(native, body, asked)
+    if found is None or (isinstance(found, _Wrong) and found.fault is Fault.ATTRIBUTES):
+        found = _read(bytes(body), asked)
     if isinstance(found, _Wrong):
         raise found.error(asked)
     return RecordSummary(
@@ -294,6 +296,8 @@ class Fault(IntEnum):
     ENDS = 1
     SIZE = 2
     ATTRIBUTES = 3
+    """Not wrong: Kafka does not look at them (``DefaultRecord.readFrom``). The library reads no
+    record that has some, and Python does."""
     OFFSET_DELTA = 4
     KEY = 5
     VALUE = 6
@@ -309,7 +313,6 @@ class Fault(IntEnum):
 _WORDS = {
     Fault.ENDS: "the records end before record {record} does",
     Fault.SIZE: "record {record} says {value} bytes",
-    Fault.ATTRIBUTES: "record {record} has attributes, none are defined",
     Fault.OFFSET_DELTA: "record {record} has the offset delta {value}",
     Fault.KEY: "record {record} has a key of no length",
     Fault.VALUE: "record {record} has a value of no length",
@@ -396,9 +399,7 @@ def _read(body: bytes, asked: _Asked) -> _Found | _Wrong:
                 return _Wrong(Fault.SIZE, record, length)
             end = position + length
             fault = Fault.SHORT
-            if position < end and body[position]:
-                return _Wrong(Fault.ATTRIBUTES, record, 0)
-            position += 1
+            position += 1  # attributes, of which none are defined
             delta = body[position]
             position += 1
             if delta & 0x80:

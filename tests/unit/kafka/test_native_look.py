@@ -23,7 +23,7 @@ from tests.unit.kafka.test_produced import BROKEN, CODECS, NOW, built, raw
 from tideline.domain.topic_configs import LOG_APPEND_TIME, TopicLimits
 from tideline.gateway.produce.examination import AT_ONCE_BYTES
 from tideline.kafka import named_topics, native_look, records, wire
-from tideline.kafka.batches import HEADER_BYTES, BatchHeader, parse_at, patch
+from tideline.kafka.batches import HEADER_BYTES, parse_at, patch
 from tideline.kafka.named_topics import MOST_WALKED, walked_produce
 from tideline.kafka.native_look import (
     LOOKED_BYTES,
@@ -88,10 +88,21 @@ def judged(records: bytes, limits: TopicLimits) -> ValidBatch | None:
         return None
 
 
-def is_for_python(header: BatchHeader) -> bool:
-    """Whether the rules alone judge such a batch: one that has attributes, or a base of before
-    1970, which nearly no producer writes."""
-    return header.attributes != 0 or header.base_timestamp < -1
+def is_for_python(batch: bytes) -> bool:
+    """Whether the rules alone judge such a batch: one that has attributes, or whose records have
+    some, or a base of before 1970, which nearly no producer writes."""
+    header, native = parse_at(batch, 0), records._native()
+    if header.attributes or header.base_timestamp < -1:
+        return True
+    asked = records._Asked(header.record_count, 0, header.base_timestamp, -MOST, MOST, MOST)
+    said = records._read_natively(native, batch[HEADER_BYTES:], asked)
+    return isinstance(said, records._Wrong) and said.fault is records.Fault.ATTRIBUTES
+
+
+def test_a_batch_whose_records_have_attributes_is_for_the_rules_which_take_it() -> None:
+    odd = raw(b"\x0c\x01\0\0\1\1\0")
+    assert look(odd) is None
+    assert judged(odd, TOPICS[1]) == ValidBatch(parse_at(odd, 0), odd)
 
 
 def test_a_batch_of_before_1970_is_for_the_rules_which_take_it() -> None:
@@ -106,7 +117,7 @@ def both_say_the_same(records: bytes) -> bool:
     fine = look(records)
     rules = judged(records, TOPICS[0])
     if fine is None:
-        assert rules is None or rules.records != records or is_for_python(rules.header)
+        assert rules is None or rules.records != records or is_for_python(records)
         return False
     for limits in TOPICS:
         valid = judged(records, limits)

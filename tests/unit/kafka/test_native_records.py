@@ -109,9 +109,11 @@ def test_what_is_made_has_each_fault() -> None:
         native = records._native()
         assert native is not None
         said = records._read_natively(native, body, asked)
-        assert said == records._read(body, asked)
         if isinstance(said, records._Wrong):
             found.add(said.fault)
+            if said.fault is Fault.ATTRIBUTES:
+                continue  # Python reads on
+        assert said == records._read(body, asked)
     assert found == set(Fault)
 
 

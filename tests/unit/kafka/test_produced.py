@@ -119,7 +119,6 @@ BROKEN = {
     "a negative offset": raw(record(0, -1, b"")),
     "a number that does not end": raw(b"\xff" * 40),
     "a number of 33 bits": raw(b"\x80\x80\x80\x80\x10" + ONE),
-    "attributes that nobody knows": raw(sized(b"\x98" + KEYLESS[1:] + b"\0")),
     "a key past the end": raw(sized(b"\0\0\0" + varint(1 << 30) + varint(-1) + b"\0")),
     "a key of -2 bytes": raw(sized(b"\0\0\0" + varint(-2) + varint(-1) + b"\0")),
     "a value of -2 bytes": raw(sized(b"\0\0\0" + varint(-1) + varint(-2) + b"\0")),
@@ -145,6 +144,18 @@ def test_a_batch_whose_records_are_broken_is_refused(why: str) -> None:
     refused = refusal(BROKEN[why])
     assert refused.code is KafkaErrorCode.INVALID_RECORD
     assert str(refused)
+
+
+@pytest.mark.parametrize("attributes", [1, 0x98, 0xFF])
+def test_attributes_of_a_record_are_not_looked_at_as_by_kafka(attributes: int) -> None:
+    """``DefaultRecord.readFrom`` keeps the byte: none is defined. All else still counts."""
+    odd = sized(bytes([attributes]) + KEYLESS[1:] + b"\0")
+    for batch in (raw(odd + record(3, 1, b"v"), 2, max_timestamp=NOW + 3), raw(odd)):
+        assert judged(batch).records == batch
+    packed = raw(gzip.compress(odd), attributes=CODECS["gzip"])
+    assert judged(packed).records == packed
+    for wrong in (raw(odd + b"\0"), raw(odd, 2), raw(odd + record(0, 7, b""), 2)):
+        assert refusal(wrong).code is KafkaErrorCode.INVALID_RECORD
 
 
 @pytest.mark.parametrize("codec", CODECS)
