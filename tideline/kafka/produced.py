@@ -1,7 +1,8 @@
 """What a produce may append to a diskless partition: Kafka's rules, so that no consumer meets a
 batch that Kafka would have refused.
 
-Kafka: ``ProduceRequest.validateRecords``, ``LogValidator``, ``UnifiedLog``.
+Kafka: ``ProduceRequest.validateRecords``, ``LogValidator``, ``UnifiedLog``. What is stricter here,
+or not looked at, is in docs/differences.md ("What is checked less than one might wish").
 """
 
 from __future__ import annotations
@@ -146,7 +147,8 @@ def the_one_batch(records: bytes, limits: TopicLimits, produce_version: int) -> 
 def check_batch(
     records: bytes, header: BatchHeader, limits: TopicLimits, produce_version: int
 ) -> None:
-    """The same rules of a batch that is alone in ``records``."""
+    """The same rules of a batch that is alone in ``records``: base offset, size and CRC in the
+    order of ``UnifiedLog.analyzeAndValidateRecords``."""
     if header.base_offset != 0:
         raise RefusedBatch(
             KafkaErrorCode.INVALID_RECORD,
@@ -164,6 +166,8 @@ def check_batch(
 
 
 def _check_header(header: BatchHeader) -> None:
+    """Kafka: ``LogValidator.validateBatch``, which looks at no epoch; the type of the timestamps is
+    ``validateTimestamp``'s."""
     if header.is_control:
         raise RefusedBatch(KafkaErrorCode.INVALID_RECORD, "control batches are not for clients")
     if header.is_transactional:
@@ -190,6 +194,8 @@ def _check_header(header: BatchHeader) -> None:
 
 
 def _check_compression(header: BatchHeader, produce_version: int) -> None:
+    """Kafka: ``ProduceRequest.validateRecords``; a codec that it does not have is
+    ``UNKNOWN_SERVER_ERROR`` there (``CompressionType.forId``)."""
     try:
         codec = header.compression
     except InvalidBatch as error:
