@@ -26,6 +26,12 @@ class Place(StrEnum):
     MERGED = "merged"
     WAL = "wal"
 
+    @property
+    def is_dense(self) -> bool:
+        """Whether a batch has every offset. Of the prefix compaction may have taken some while the
+        topic had ``cleanup.policy=compact`` (Kafka's ``LogCleaner``): nobody is served them."""
+        return self is not Place.PREFIX
+
 
 @dataclass(frozen=True, slots=True)
 class SegmentPart:

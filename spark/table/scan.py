@@ -219,8 +219,7 @@ class Scanner:
     ) -> StoredBatch:
         why = None
         at = header.base_offset
-        # The prefix may have gaps, of a topic that was compacted once; a suffix has none.
-        gap = piece.place is not Place.PREFIX and 0 <= follows < at
+        gap = piece.place.is_dense and 0 <= follows < at
         first = max(follows, segment.base_offset)
         if gap or not first <= at <= header.last_offset <= segment.last_offset:
             why = f"the batch there says offsets {at} to {header.last_offset}"

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from spark.table.pieces import Piece, Place
 from spark.table.rows import arrow_rows
-from spark.table.scan import Scanner, StoredBatch
+from spark.table.scan import Objects, Scanner, StoredBatch
 from spark.verify.served import Gateways, NotServed, Record
 from tideline.domain.table import Isolation, TableRefused, TableUnreadable
 from tideline.settings import JobsSettings
@@ -48,10 +48,10 @@ class RangeVerdict:
 
 
 class WatchedScanner(Scanner):
-    """Notes what passes, and which offsets no batch has."""
+    """Notes what passes, and which offsets no batch has of those that one must have."""
 
-    def __init__(self, settings: JobsSettings) -> None:
-        super().__init__(settings)
+    def __init__(self, settings: JobsSettings, *, store: Objects | None = None) -> None:
+        super().__init__(settings, store=store)
         self.begin(0)
 
     def begin(self, start: int) -> None:
@@ -62,16 +62,17 @@ class WatchedScanner(Scanner):
     def batches(self, piece: Piece) -> Iterator[StoredBatch]:
         self.begin(piece.start)
         for batch in super().batches(piece):
-            self._reach(batch.base_offset)
+            self._reach(piece, batch.base_offset)
             self.next = max(self.next, min(batch.last_offset + 1, piece.end))
             self.count, self.byte_count = self.count + 1, self.byte_count + batch.header.size
             self.transactional |= batch.header.is_transactional
             yield batch
-        self._reach(piece.end)
+        self._reach(piece, piece.end)
 
-    def _reach(self, offset: int) -> None:
+    def _reach(self, piece: Piece, offset: int) -> None:
         if offset > self.next:
-            self.gaps.append((self.next, offset))
+            if piece.place.is_dense:
+                self.gaps.append((self.next, offset))
             self.next = offset
 
 

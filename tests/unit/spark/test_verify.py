@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -12,14 +12,19 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from spark.table import plan as planning
-from spark.table.pieces import Piece, Place
+from spark.table.pieces import Piece, Place, SegmentPart
 from spark.table.prefix import Prefix
-from spark.verify.compare import Difference, RangeVerdict, WatchedScanner, compare
+from spark.table.rows import arrow_rows
+from spark.table.scan import Scanner
+from spark.verify.compare import Difference, RangeVerdict, WatchedScanner, _rows, compare
 from spark.verify.planning import _by_partition
+from spark.verify.served import Record
 from spark.verify.verdict import NAMED, Ranges, TopicVerdict, outstanding, sampled
+from tests.unit.kafka.segment_batches import build, sized
+from tests.unit.spark.test_table import SETTINGS, Kept
 from tideline.domain.coverage import OffsetRange
 from tideline.domain.remote_log import RemoteLogIndex
-from tideline.domain.table import TableRefused, TableUnreadable
+from tideline.domain.table import Isolation, TableRefused, TableUnreadable
 from tideline.kafka.errors import KafkaError
 from tideline.settings import JobsSettings
 
@@ -148,3 +153,47 @@ def test_partitions_that_cannot_be_read_are_left_alone_beside_one_that_lacks_som
     del errors[2]
     with pytest.raises(TableRefused, match="not yet"):
         _by_partition(plan)
+
+
+class Served:
+    """What gateways hand out, as a stock consumer reads it."""
+
+    def __init__(self, records: Sequence[Record]) -> None:
+        self.of_consumer = list(records)
+
+    def log_start(self, *_: object) -> int:
+        return 0
+
+    def records(self, *_: object) -> Iterator[Record]:
+        yield from self.of_consumer
+
+
+def kept(place: Place, batches: Sequence[bytes], end: int) -> tuple[Kept, Piece]:
+    """A segment with offsets ``[0, end)`` of these batches."""
+    log = b"".join(batches)
+    part = SegmentPart("s", 0, end - 1, len(log))
+    return Kept({"s.log": log}), Piece("t", TOPIC, 3, place, 0, end, len(log), part)
+
+
+def stored(store: Kept, piece: Piece) -> list[Record]:
+    scanner = Scanner(SETTINGS, store=store)
+    return list(_rows(arrow_rows(scanner, piece, Isolation.READ_UNCOMMITTED)))
+
+
+@pytest.mark.parametrize("lost", [[], [5]])
+def test_offsets_that_compaction_took_from_the_prefix_are_no_difference(lost: list[int]) -> None:
+    """Before, between and behind what it left. A record that is served there is one."""
+    store, piece = kept(Place.PREFIX, [build(sized(2, 9), 3), build(sized(1, 9), 9)], 20)
+    records = stored(store, piece)
+    assert [one.offset for one in records] == [3, 4, 9]
+    served = sorted([*records, *(records[0]._replace(offset=offset) for offset in lost)])
+    verdict = compare(WatchedScanner(SETTINGS, store=store), Served(served), piece)
+    assert [one.offset for one in verdict.first] == lost
+    assert (verdict.records, verdict.batches) == (3, 2)
+
+
+def test_the_suffix_has_every_offset() -> None:
+    store, piece = kept(Place.MERGED, [build(sized(2, 9), 0)], 4)
+    served = Served(stored(store, piece))
+    verdict = compare(WatchedScanner(SETTINGS, store=store), served, piece)
+    assert [one.what for one in verdict.first] == ["no stored batch has offsets 2 to 3"]
