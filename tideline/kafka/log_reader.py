@@ -341,7 +341,9 @@ class TailScanner:
             position = batches[-1].last_offset + 1
             if position < end and size > 2 * STEP_BYTES:
                 return FoundBefore([], start, size, is_complete=False)
-        return FoundBefore(found, min(start, found[0].base_offset), size, is_complete=True)
+        # Compaction may have taken every batch that was there.
+        first = min([start, *(b.base_offset for b in found[:1])])
+        return FoundBefore(found, first, size, is_complete=True)
 
     async def _piece(
         self,

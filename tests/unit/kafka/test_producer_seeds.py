@@ -39,6 +39,8 @@ class FakeLog:
         self.log_start = 0
         self.reads: list[int] = []
         self.read_bytes = 0
+        self.compacted = range(0)
+        """Numbers of batches that are there no more."""
         self.refusals: dict[int, Exception] = {}
         """By the number of the read that is refused."""
 
@@ -58,6 +60,8 @@ class FakeLog:
             raise KafkaError(ErrorCode.offset_out_of_range, "fetch")
         data = b""
         for n in range(offset // RECORDS, self.batches):
+            if n in self.compacted:
+                continue
             writer, sequence = (2, n) if n < 5 else (1, n - 5)
             one = record_batch(n * RECORDS, writer, sequence * RECORDS, self.size_of(n))
             if data and len(data) + len(one) > max_bytes:
@@ -112,6 +116,15 @@ async def test_the_scan_goes_back_until_every_producer_has_its_five_batches() ->
     tail = await look_back(log, scanner_of(log))
     assert [s.base_sequence for s in seeds_of(tail, log, 2)] == [0, 10, 20, 30, 40]
     assert seeds_of(tail, log, 1)[-1].last_offset == 9_999
+
+
+async def test_the_scan_passes_over_offsets_that_compaction_has_taken() -> None:
+    """Of a topic that had ``cleanup.policy=compact`` once: a step may find no batch at all."""
+    log = FakeLog(1_000)
+    log.compacted = range(5, 994)
+    tail = await look_back(log, scanner_of(log))
+    assert [s.base_sequence for s in seeds_of(tail, log, 2)] == [0, 10, 20, 30, 40]
+    assert [s.last_offset for s in seeds_of(tail, log, 1)] == [9959, 9969, 9979, 9989, 9999]
 
 
 async def test_it_never_goes_below_what_the_broker_has_locally() -> None:
