@@ -126,6 +126,11 @@ def _compare(
     with closing(served):
         for ours, theirs in _beside(_rows(arrow_rows(scanner, piece, isolation)), served):
             counted += ours is not None
+            if ours is not None and ours != theirs and findings.count < NAMED:
+                # By the library's fault, or the gateways'. Behind so many it matters no more.
+                where = piece.topic, piece.partition, ours.offset
+                if ours == gateways.again(*where, isolation):
+                    continue
             if ours is None and theirs is not None:
                 findings.add(theirs.offset, f"served ({isolation}), and not in the table")
             elif theirs is None and ours is not None:

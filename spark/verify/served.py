@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+import asyncio
+from collections.abc import Generator, Mapping, Sequence
 from typing import NamedTuple
 
 from confluent_kafka import (
@@ -14,16 +15,32 @@ from confluent_kafka import (
     TopicPartition,
 )
 from confluent_kafka import KafkaError as LibrdkafkaError
+from kio.schema.errors import ErrorCode
 
 from spark.common.consumer import QUIET_TIMEOUTS, reader_config, what_came
-from spark.table.rows import MOST_MS
+from spark.table.rows import LOG_APPEND_TIME, MAX_UNPACKED, MOST_MS
 from tideline.domain.table import Isolation
-from tideline.kafka.errors import KafkaUnavailable
-from tideline.kafka.record_columns import Headers
+from tideline.domain.topic_configs import LOG_APPEND_TIME as OF_APPEND
+from tideline.kafka.batches import BatchHeader, InvalidBatch, iter_fetched, verify_crc
+from tideline.kafka.client import KafkaCluster
+from tideline.kafka.errors import KafkaError, KafkaUnavailable
+from tideline.kafka.log_reader import FetchedPiece, LogReader
+from tideline.kafka.record_columns import Headers, RecordColumns, append_records
+from tideline.kafka.records import InvalidRecords, UnpackedTooLarge, unpacked
+from tideline.kafka.security import KafkaSecurity
 from tideline.settings import JobsSettings
 
+CLIENT_ID = "tideline-verify"
 AT_ONCE = 5_000
 GATHER_S = 0.02
+NOT_UTF_8: Headers = [("(a key that is no UTF-8)", None)]
+"""Of a record whose headers librdkafka's Python does not hand out: brokers check no header key."""
+_UNREADABLE = (
+    LibrdkafkaError._BAD_MSG,
+    LibrdkafkaError._BAD_COMPRESSION,
+    LibrdkafkaError.INVALID_MSG,
+)
+"""What librdkafka says of a batch that it cannot read, whoever else can."""
 
 
 class Record(NamedTuple):
@@ -45,12 +62,19 @@ class NotServed(Exception):
 
 
 class Gateways:
-    """One consumer, for one range after another. Commits nothing."""
+    """One consumer, for one range after another. Commits nothing.
+
+    librdkafka reads less than Kafka's own clients take: header keys that are UTF-8, and of gzip the
+    first member (RFC 1952, 2.2). So what it says is no verdict on the gateways by itself:
+    :meth:`again` reads a record in the very batch that they serve.
+    """
 
     def __init__(self, settings: JobsSettings, bootstrap: Sequence[str]) -> None:
+        self._settings, self._bootstrap = settings, bootstrap
+        self._again: tuple[object, Mapping[int, Record]] = (None, {})
         self._timeout_s = settings.kafka_request_timeout_ms / 1000
         self._config = reader_config(settings, bootstrap) | {
-            "client.id": "tideline-verify",
+            "client.id": CLIENT_ID,
             "check.crcs": True,
             "enable.partition.eof": True,
         }
@@ -79,7 +103,7 @@ class Gateways:
         consumer = self._consumer(isolation)
         consumer.assign([TopicPartition(topic, partition, start)])
         try:
-            quiet, why = 0, "nothing came"
+            quiet, why, due = 0, "nothing came", start
             while quiet < QUIET_TIMEOUTS:
                 came = what_came(consumer, self._timeout_s, AT_ONCE, GATHER_S)
                 if not came:
@@ -88,7 +112,7 @@ class Gateways:
                     if (error := message.error()) is None:
                         if _offset(message) >= end:
                             return
-                        quiet = 0
+                        quiet, due = 0, _offset(message) + 1
                         yield _record(message)
                     elif error.code() == LibrdkafkaError._PARTITION_EOF:
                         return
@@ -97,11 +121,65 @@ class Gateways:
                         LibrdkafkaError._AUTO_OFFSET_RESET,
                     ):
                         raise NotServed(error.str())
+                    elif error.code() in _UNREADABLE:
+                        due = self._header(topic, partition, due)[1].last_offset + 1
+                        if due >= end:
+                            return
+                        consumer.assign([TopicPartition(topic, partition, due)])
+                        break  # what has come is read once more
                     else:
                         quiet, why = quiet + 1, error.str()
         finally:
             consumer.unassign()
         raise KafkaUnavailable(f"gateways: {topic}-{partition} in [{start}, {end}): {why}")
+
+    def again(self, topic: str, partition: int, offset: int, isolation: Isolation) -> Record | None:
+        """The record as it stands in the batch that gateways serve, by the decoder that reads
+        stored ones. ``None``: it is not there, or cannot be read. Raises as :meth:`records`."""
+        asked = topic, partition, isolation
+        if self._again[0] != asked or offset not in self._again[1]:
+            piece, header = self._header(topic, partition, offset, isolation)
+            self._again = asked, _decoded(piece, header)
+        return self._again[1].get(offset)
+
+    def _header(
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        isolation: Isolation = Isolation.READ_UNCOMMITTED,
+    ) -> tuple[FetchedPiece, BatchHeader]:
+        """The first batch that is served at ``offset`` or behind it."""
+        where = f"gateways: {topic}-{partition} at {offset}"
+        try:
+            piece = asyncio.run(self._fetched(topic, partition, offset, isolation))
+            header = next(iter_fetched(piece.data), None)
+        except InvalidBatch as error:
+            raise NotServed(f"{where}: {error}") from error
+        except KafkaError as error:
+            if error.code is ErrorCode.offset_out_of_range:
+                raise NotServed(str(error)) from error
+            raise KafkaUnavailable(f"{where}: {error}") from error
+        if header is None:
+            raise NotServed(f"{where}: no whole batch")
+        return piece, header
+
+    async def _fetched(
+        self, topic: str, partition: int, offset: int, isolation: Isolation
+    ) -> FetchedPiece:
+        """One batch: at least one is served, whatever its size (KIP-74)."""
+        addresses = [one.rpartition(":") for one in self._bootstrap]
+        timeout_ms = self._settings.kafka_request_timeout_ms
+        async with KafkaCluster(
+            [(host.strip("[]"), int(port)) for host, _, port in addresses],
+            client_id=CLIENT_ID,
+            timeout_ms=timeout_ms,
+            security=KafkaSecurity.of(self._settings),
+        ) as cluster:
+            return await LogReader(cluster, timeout_ms).fetch(
+                topic, partition, offset, node=await cluster.leader_id(topic, partition),
+                max_bytes=1, committed=isolation is Isolation.READ_COMMITTED,
+            )  # fmt: skip
 
     def _consumer(self, isolation: Isolation) -> Consumer:
         if isolation not in self._consumers:
@@ -118,13 +196,52 @@ def _offset(message: Message) -> int:
 
 def _record(message: Message) -> Record:
     kind, timestamp = message.timestamp()
-    headers = message.headers()
+    try:
+        headers = message.headers()
+    except UnicodeDecodeError:
+        headers = NOT_UTF_8  # type: ignore[assignment]
     return Record(
         _offset(message),
-        -1 if kind == TIMESTAMP_NOT_AVAILABLE else max(-MOST_MS, min(timestamp, MOST_MS)),
+        -1 if kind == TIMESTAMP_NOT_AVAILABLE else _bounded(timestamp),
         int(kind == TIMESTAMP_LOG_APPEND_TIME),
         message.key(),
         message.value(),
         list(headers) if headers else None,  # type: ignore[arg-type]
         message.leader_epoch(),  # type: ignore[arg-type]
     )
+
+
+def _bounded(timestamp: int) -> int:
+    """ms, as a row of the table can have it."""
+    return max(-MOST_MS, min(timestamp, MOST_MS))
+
+
+def _decoded(piece: FetchedPiece, header: BatchHeader) -> dict[int, Record]:
+    """The records of the first batch by offset; none if it is damaged, or a consumer passes over
+    it."""
+    aborted = header.is_transactional and any(
+        producer == header.producer_id and first <= header.base_offset
+        for producer, first in piece.aborted
+    )
+    if aborted or header.is_control or not verify_crc(piece.data, header):
+        return {}
+    append_time = header.max_timestamp if header.timestamp_type == OF_APPEND else None
+    columns = RecordColumns()
+    try:
+        append_records(
+            columns, bytes(unpacked(piece.data, header, MAX_UNPACKED)), header,
+            base_offset=header.base_offset, start=header.base_offset, end=header.last_offset + 1,
+            append_time=append_time,
+        )  # fmt: skip
+    except (InvalidBatch, InvalidRecords, UnpackedTooLarge):
+        return {}
+    kind = 0 if append_time is None else LOG_APPEND_TIME
+    return {
+        offset: Record(
+            offset, _bounded(timestamp), kind, key, value, headers, header.partition_leader_epoch
+        )
+        for offset, timestamp, key, value, headers in zip(
+            columns.offsets, columns.timestamps, columns.keys, columns.values, columns.headers,
+            strict=True,
+        )
+    }  # fmt: skip

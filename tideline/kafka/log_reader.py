@@ -45,6 +45,8 @@ class FetchedPiece:
     data: bytes
     high_watermark: int
     log_start: int
+    aborted: tuple[tuple[int, int], ...] = ()
+    """Producer id and first offset of each transaction that was, if that was asked for."""
 
 
 class LogReader:
@@ -65,6 +67,7 @@ class LogReader:
         max_bytes: int = FETCH_BYTES,
         empty_answers_s: float = EMPTY_ANSWERS_S,
         apart: bool = False,
+        committed: bool = False,
     ) -> FetchedPiece:
         """Batches from the one that holds ``offset`` on, at most about ``max_bytes``; none where
         the log ends.
@@ -74,8 +77,9 @@ class LogReader:
         fetch is repeated. Raises :class:`LeaderMoved` if ``leader_epoch`` is not the broker's,
         :class:`KafkaError` for every other refusal, retriable ones also when ``empty_answers_s``
         are over. ``apart``: on a connection of its own, for what a broker may take long to answer.
+        ``committed``: as ``read_committed``, which is told of aborted transactions.
         """
-        request = _fetch_request(topic, partition, offset, leader_epoch, max_bytes)
+        request = _fetch_request(topic, partition, offset, leader_epoch, max_bytes, committed)
         what = f"fetch of {topic}-{partition} at {offset}"
         waited = 0.0
         while True:
@@ -93,6 +97,10 @@ class LogReader:
                     bytes(found[0].records or b""),
                     int(found[0].high_watermark),
                     int(found[0].log_start_offset),
+                    tuple(
+                        (int(one.producer_id), int(one.first_offset))
+                        for one in found[0].aborted_transactions or ()
+                    ),
                 )
                 if piece.data or offset >= piece.high_watermark:
                     return piece
@@ -112,14 +120,14 @@ class LogReader:
 
 
 def _fetch_request(
-    topic: str, partition: int, offset: int, leader_epoch: int, max_bytes: int
+    topic: str, partition: int, offset: int, leader_epoch: int, max_bytes: int, committed: bool
 ) -> fr.FetchRequest:
     return fr.FetchRequest(
         replica_id=BrokerId(CONSUMER),
         max_wait=i32Timedelta.parse(milliseconds(0)),
         min_bytes=i32(0),
         max_bytes=i32(max_bytes),
-        isolation_level=i8(0),
+        isolation_level=i8(committed),
         topics=(
             fr.FetchTopic(
                 topic=TopicName(topic),

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from kio.schema.errors import ErrorCode
 from kio.schema.fetch.v12 import response as rs
-from kio.schema.types import TopicName
+from kio.schema.types import ProducerId, TopicName
 from kio.static.primitive import i32, i32Timedelta, i64
 
 from tideline.kafka.errors import KafkaError
@@ -19,7 +19,11 @@ END = 100
 
 
 def answer(
-    records: bytes | None, *, throttle_ms: int = 0, code: ErrorCode = ErrorCode.none
+    records: bytes | None,
+    *,
+    throttle_ms: int = 0,
+    code: ErrorCode = ErrorCode.none,
+    aborted: tuple[rs.AbortedTransaction, ...] = (),
 ) -> rs.FetchResponse:
     """``records`` ``None``: without the partition, as of a client over its quota."""
     found = rs.PartitionData(
@@ -28,7 +32,7 @@ def answer(
         high_watermark=i64(END),
         last_stable_offset=i64(END),
         log_start_offset=i64(0),
-        aborted_transactions=(),
+        aborted_transactions=aborted,
         records=records or None,
     )
     topic = rs.FetchableTopicResponse(topic=TopicName("orders"), partitions=(found,))
@@ -46,12 +50,14 @@ class Broker:
     def __init__(self, *answers: rs.FetchResponse) -> None:
         self.answers: Iterator[rs.FetchResponse] = iter(answers)
         self.asked = 0
+        self.isolation: list[int] = []
 
     async def node(self, node: int, *, apart: bool) -> Broker:
         return self
 
     async def send(self, request: Any, *, timeout_ms: int) -> rs.FetchResponse:
         self.asked += 1
+        self.isolation += [request.isolation_level]
         return next(self.answers)
 
 
@@ -85,3 +91,12 @@ async def test_a_broker_that_never_gives_records_is_a_retriable_error_that_names
         await fetch(broker, empty_answers_s=0.2)
     assert refused.value.code is code
     assert refused.value.retriable
+
+
+async def test_whoever_reads_what_is_committed_is_told_of_aborted_transactions() -> None:
+    aborted = rs.AbortedTransaction(producer_id=ProducerId(7), first_offset=i64(3))
+    broker = Broker(answer(b"batch", aborted=(aborted,)), answer(b"batch"))
+    reader = LogReader(cast(Any, broker))
+    told = [await reader.fetch("orders", 0, 0, node=1, committed=one) for one in (True, False)]
+    assert [one.aborted for one in told] == [((7, 3),), ()]
+    assert broker.isolation == [1, 0]

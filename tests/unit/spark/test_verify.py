@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+import struct
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
 import pytest
+from confluent_kafka import KafkaError as LibrdkafkaError
 from kio.schema.errors import ErrorCode
 
 from spark.table import plan as planning
@@ -16,16 +18,19 @@ from spark.table.pieces import Piece, Place, SegmentPart
 from spark.table.prefix import Prefix
 from spark.table.rows import arrow_rows
 from spark.table.scan import Scanner
+from spark.verify import served
 from spark.verify.compare import Difference, RangeVerdict, WatchedScanner, _rows, compare
 from spark.verify.planning import _by_partition
-from spark.verify.served import Record
+from spark.verify.served import NOT_UTF_8, Record
 from spark.verify.verdict import NAMED, Ranges, TopicVerdict, outstanding, sampled
 from tests.unit.kafka.segment_batches import build, sized
 from tests.unit.spark.test_table import SETTINGS, Kept
 from tideline.domain.coverage import OffsetRange
 from tideline.domain.remote_log import RemoteLogIndex
 from tideline.domain.table import Isolation, TableRefused, TableUnreadable
+from tideline.kafka.batches import computed_crc, parse_at
 from tideline.kafka.errors import KafkaError
+from tideline.kafka.log_reader import FetchedPiece
 from tideline.settings import JobsSettings
 
 TOPIC = UUID(int=1)
@@ -158,8 +163,9 @@ def test_partitions_that_cannot_be_read_are_left_alone_beside_one_that_lacks_som
 class Served:
     """What gateways hand out, as a stock consumer reads it."""
 
-    def __init__(self, records: Sequence[Record]) -> None:
+    def __init__(self, records: Sequence[Record], in_batches: Sequence[Record] = ()) -> None:
         self.of_consumer = list(records)
+        self.in_batches = {one.offset: one for one in in_batches}
 
     def log_start(self, *_: object) -> int:
         return 0
@@ -167,12 +173,19 @@ class Served:
     def records(self, *_: object) -> Iterator[Record]:
         yield from self.of_consumer
 
+    def again(self, topic: str, partition: int, offset: int, _: object) -> Record | None:
+        return self.in_batches.get(offset)
+
 
 def kept(place: Place, batches: Sequence[bytes], end: int) -> tuple[Kept, Piece]:
     """A segment with offsets ``[0, end)`` of these batches."""
     log = b"".join(batches)
     part = SegmentPart("s", 0, end - 1, len(log))
     return Kept({"s.log": log}), Piece("t", TOPIC, 3, place, 0, end, len(log), part)
+
+
+def verdict_of(store: Kept, piece: Piece, gateways: Any) -> RangeVerdict:
+    return compare(WatchedScanner(SETTINGS, store=store), gateways, piece)
 
 
 def stored(store: Kept, piece: Piece) -> list[Record]:
@@ -186,14 +199,104 @@ def test_offsets_that_compaction_took_from_the_prefix_are_no_difference(lost: li
     store, piece = kept(Place.PREFIX, [build(sized(2, 9), 3), build(sized(1, 9), 9)], 20)
     records = stored(store, piece)
     assert [one.offset for one in records] == [3, 4, 9]
-    served = sorted([*records, *(records[0]._replace(offset=offset) for offset in lost)])
-    verdict = compare(WatchedScanner(SETTINGS, store=store), Served(served), piece)
+    handed_out = sorted([*records, *(records[0]._replace(offset=offset) for offset in lost)])
+    verdict = verdict_of(store, piece, Served(handed_out))
     assert [one.offset for one in verdict.first] == lost
     assert (verdict.records, verdict.batches) == (3, 2)
 
 
 def test_the_suffix_has_every_offset() -> None:
     store, piece = kept(Place.MERGED, [build(sized(2, 9), 0)], 4)
-    served = Served(stored(store, piece))
-    verdict = compare(WatchedScanner(SETTINGS, store=store), served, piece)
+    whole = Served(stored(store, piece))
+    verdict = verdict_of(store, piece, whole)
     assert [one.what for one in verdict.first] == ["no stored batch has offsets 2 to 3"]
+
+
+def test_what_the_consumer_cannot_read_is_judged_by_the_batch_that_is_served() -> None:
+    """A header key that is no UTF-8, the second member of gzip: the library's fault."""
+    store, piece = kept(Place.MERGED, [build(sized(4, 9), 0)], 4)
+    records = stored(store, piece)
+    consumed = [records[0]._replace(headers=NOT_UTF_8), records[1]]
+    for again, wrong in ((records, []), ([records[0], records[2]], [3])):
+        verdict = verdict_of(store, piece, Served(consumed, again))
+        assert [one.offset for one in verdict.first] == wrong
+
+
+class Message:
+    """As librdkafka hands it out, or an error of its own."""
+
+    def __init__(self, offset: int, code: int | None = None, *, odd: bool = False) -> None:
+        self._offset, self._odd = offset, odd
+        self._error = None if code is None else LibrdkafkaError(code)
+
+    def error(self) -> LibrdkafkaError | None:
+        return self._error
+
+    def offset(self) -> int:
+        return self._offset
+
+    def timestamp(self) -> tuple[int, int]:
+        return 1, 1_000
+
+    def headers(self) -> None:
+        if self._odd:
+            b"\xff".decode()
+
+    def key(self) -> bytes:
+        return b"k"
+
+    value = key
+
+    def leader_epoch(self) -> int:
+        return 5
+
+
+def test_records_that_the_consumer_cannot_read_end_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Headers are told as unread, and behind a batch that is no batch for it reading goes on."""
+    assigned: list[int] = []
+    came = {
+        0: [Message(0, odd=True), Message(-1, LibrdkafkaError._BAD_COMPRESSION), Message(9)],
+        3: [Message(3), Message(4)],
+    }
+    consumer: Any = SimpleNamespace(
+        assign=lambda places: assigned.append(places[0].offset), unassign=lambda: None
+    )
+    monkeypatch.setattr(served, "what_came", lambda *_: came[assigned[-1]])
+    gateways = served.Gateways(SETTINGS, ["127.0.0.1:1"])
+    monkeypatch.setattr(gateways, "_consumer", lambda _: consumer)
+    fetched: list[int] = []
+
+    async def fetch(topic: str, partition: int, offset: int, _: object) -> FetchedPiece:
+        fetched.append(offset)
+        return FetchedPiece(build(sized(2, 9), offset), 5, 0)
+
+    monkeypatch.setattr(gateways, "_fetched", fetch)
+    found = list(gateways.records("t", 0, 0, 4, Isolation.READ_UNCOMMITTED))
+    assert [(one.offset, one.headers) for one in found] == [(0, NOT_UTF_8), (3, None)]
+    assert (assigned, fetched) == ([0, 3], [1])
+
+
+def test_a_record_is_read_again_in_the_batch_unless_a_consumer_passes_over_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store, piece = kept(Place.PREFIX, [build(sized(3, 9), 0)], 3)
+    data = store.objects["s.log"]
+    transactional = bytearray(data)
+    struct.pack_into(">hiqqq", transactional, 21, 0x10, 2, 1_000, 1_002, 7)
+    struct.pack_into(">I", transactional, 17, computed_crc(transactional, parse_at(data, 0)))
+    damaged = data[:-2] + b"!" + data[-1:]
+    in_transaction = bytes(transactional)
+    for batch, aborted, there in (
+        (data, (), True),
+        (damaged, (), False),
+        (in_transaction, ((7, 0),), False),
+        (in_transaction, ((7, 1), (8, 0)), True),
+    ):
+        gateways = served.Gateways(SETTINGS, ["127.0.0.1:1"])
+
+        async def fetch(*_: object, batch: bytes = batch, aborted: Any = aborted) -> FetchedPiece:
+            return FetchedPiece(batch, 3, 0, aborted)
+
+        monkeypatch.setattr(gateways, "_fetched", fetch)
+        again = [gateways.again("t", 0, n, Isolation.READ_COMMITTED) for n in range(3)]
+        assert again == (stored(store, piece) if there else [None] * 3)
