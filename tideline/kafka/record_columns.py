@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tideline.kafka.batches import BatchHeader
-from tideline.kafka.records import InvalidRecords, signed, varint
+from tideline.kafka.records import NO_BOUND, InvalidRecords, signed, varint
 
 Headers = list[tuple[str, bytes | None]]
 
@@ -56,6 +56,10 @@ def append_records(
         raise InvalidRecords(
             "the records end before the last one does", len(into.offsets) - before
         ) from None
+    found = into.timestamps[before:]
+    if found and not -NO_BOUND <= min(found) <= max(found) < NO_BOUND:
+        # The sum of base and delta goes round, as Java's does (``DefaultRecord.readFrom``).
+        into.timestamps[before:] = [(at + NO_BOUND) % (2 * NO_BOUND) - NO_BOUND for at in found]
     if position != len(body):
         raise InvalidRecords(
             f"{len(body) - position} bytes follow the last of {header.record_count} records",

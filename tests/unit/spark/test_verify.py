@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 from spark.table import plan as planning
 from spark.table.pieces import Piece, Place, SegmentPart
 from spark.table.prefix import Prefix
-from spark.table.rows import arrow_rows
+from spark.table.rows import MOST_MS, arrow_rows
 from spark.table.scan import Scanner
 from spark.verify import served
 from spark.verify.compare import Difference, RangeVerdict, WatchedScanner, _rows, compare
@@ -300,3 +300,12 @@ def test_a_record_is_read_again_in_the_batch_unless_a_consumer_passes_over_it(
         monkeypatch.setattr(gateways, "_fetched", fetch)
         again = [gateways.again("t", 0, n, Isolation.READ_COMMITTED) for n in range(3)]
         assert again == (stored(store, piece) if there else [None] * 3)
+
+
+def test_a_timestamp_beyond_64_bits_is_the_one_that_java_makes_of_it() -> None:
+    """Base and delta are the producer's, and their sum goes round (``DefaultRecord.readFrom``)."""
+    batch = bytearray(build(sized(2, 9), 0))
+    struct.pack_into(">q", batch, 27, 2**63 - 1)
+    struct.pack_into(">I", batch, 17, computed_crc(batch, parse_at(batch, 0)))
+    store, piece = kept(Place.PREFIX, [bytes(batch)], 2)
+    assert [one.timestamp for one in stored(store, piece)] == [MOST_MS, -MOST_MS]
