@@ -76,7 +76,11 @@ def test_a_header_that_kafka_would_refuse_is_refused() -> None:
     good = record_batch(3, producer_id=1, epoch=0, sequence=0)
     assert judged(good, version=3).header.record_count == 3
     assert code(good[:-1] + b"?") is KafkaErrorCode.CORRUPT_MESSAGE
-    assert code(good[:40]) is KafkaErrorCode.CORRUPT_MESSAGE
+    for cut in (good[:5], good[:14], good[:40], good[:-1]):
+        assert code(cut) is KafkaErrorCode.INVALID_RECORD, "a broker sees no batch there"
+    assert code(good[:8] + b"\0\0\0\x05" + good[12:]) is KafkaErrorCode.CORRUPT_MESSAGE
+    for magic, said in ((1, "INVALID_RECORD"), (3, "CORRUPT_MESSAGE"), (255, "CORRUPT_MESSAGE")):
+        assert code(good[:16] + bytes([magic]) + good[17:]).name == said
     assert code(good, len(good) - 1) is KafkaErrorCode.MESSAGE_TOO_LARGE
     assert code(good + good) is KafkaErrorCode.INVALID_RECORD
     assert code(b"") is KafkaErrorCode.INVALID_RECORD
