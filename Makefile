@@ -148,6 +148,12 @@ FRAMES := 1000000
 fuzz: $(STAMP) ## a running gateway among hostile clients: FRAMES frames out of SEED (docs/hostile-clients.md)
 	@$(BIN)/python -m tests.fuzz --seed $(SEED) --frames $(FRAMES) $(FUZZ_FLAGS)
 
+REQUESTS := 100000
+
+.PHONY: differential
+differential: $(STAMP) ## REQUESTS odd requests out of SEED to a gateway and to the broker beside it (docs/differential.md)
+	@$(BIN)/python -m tests.differential --seed $(SEED) --requests $(REQUESTS)
+
 .PHONY: bench
 bench: $(STAMP) ## the benchmarks, as ratios against a named alternative
 	@$(BIN)/python -m benchmarks $(BENCH_FLAGS)

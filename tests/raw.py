@@ -49,9 +49,10 @@ def _made(kind: Any, values: Mapping[str, Any]) -> Any:
 class Connection:
     """One, to a broker or a gateway."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, patience_s: float = HANGS_S) -> None:
+        """``TimeoutError`` from what is not answered for ``patience_s`` seconds."""
         host, _, port = address.rpartition(":")
-        self._socket = socket.create_connection((host, int(port)), timeout=HANGS_S)
+        self._socket = socket.create_connection((host, int(port)), timeout=patience_s)
         self._answers = self._socket.makefile("rb")
 
     def ask(self, asked: Any) -> Any:
