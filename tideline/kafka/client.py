@@ -274,6 +274,8 @@ class KafkaCluster:
         self._dialling: dict[Place, asyncio.Lock] = {}
         self._nodes: dict[int, Node] = {}
         self._leaders: dict[tuple[str, int], tuple[float, int]] = {}
+        self._cluster_id = ""
+        """Of the first answer that named one."""
 
     @classmethod
     def of(cls, settings: KafkaSettings, client_id: str) -> Self:
@@ -388,6 +390,15 @@ class KafkaCluster:
         connection = await self.any()
         answer = await connection.send(request, timeout_ms=self._timeout_ms)
         assert isinstance(answer, MetadataResponse)
+        found = answer.cluster_id or self._cluster_id
+        if self._cluster_id not in ("", found):
+            connection.close()
+            raise KafkaUnavailable(
+                f"brokers of Kafka cluster {found!r} answer, this process works at cluster "
+                f"{self._cluster_id!r}, of which another one knows nothing: lead the bootstrap "
+                "addresses to that one again, or start the process anew"
+            )
+        self._cluster_id = found
         self._nodes = {
             int(b.node_id): Node(int(b.node_id), b.host, int(b.port), b.rack)
             for b in answer.brokers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -225,3 +226,21 @@ async def test_a_large_answer_is_decoded_beside_the_event_loop(
             assert len(found.brokers) == expected
         connection.close()
     assert threads == [True, True, False]
+
+
+async def test_brokers_of_another_cluster_are_believed_nothing() -> None:
+    """Of the topics that are known here they have none: their word would be that all are gone."""
+    clusters = ["c", "another", "another", "c"]
+
+    async def answer(header: RequestHeader, frame: bytes) -> bytes:
+        if header.api_key == 18:
+            return api_versions(header)
+        told = replace(metadata({1: broker.address}), cluster_id=clusters.pop(0))
+        return encode_response(told, header.correlation_id)
+
+    async with FakeBroker(answer) as broker, KafkaCluster([broker.address]) as cluster:
+        assert await cluster.nodes()
+        for _ in range(2):
+            with pytest.raises(KafkaUnavailable, match=r"cluster 'another' answer.* cluster 'c'"):
+                await cluster.nodes()
+        assert await cluster.nodes()
