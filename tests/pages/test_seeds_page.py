@@ -9,6 +9,14 @@ from pathlib import Path
 from tests.pages.references import CODE, TEST, missing_code, missing_tests, table_rows
 
 PAGE = Path("docs/seeds.md").read_text()
+DIFFERENCES = Path("docs/differences.md").read_text()
+STATES = ("built", "differently", "partly", "not built")
+NAMED_LINE = re.compile(r"\[([^]]+)\]\(differences\.md\)")
+LINES = [
+    *(line.lstrip("| ").split(" | ")[0] for line in re.findall(r"^\| .*", DIFFERENCES, re.M)),
+    *re.findall(r"^- (.*)", DIFFERENCES, re.M),
+]
+"""How each line of differences.md begins: the first cell of a row, or an item of a list."""
 FILE = re.compile(r"`((?:dags|infra|spark|tideline)/[\w/.]+\.(?:py|sql))`")
 SEEDS = ("000", "001", "002", "003", "004")
 CELLS = 4  # rule, what it asks, code and test, state
@@ -38,6 +46,10 @@ def test_every_rule_has_code_and_test_or_says_what_is_missing() -> None:
             case ["built"]:
                 assert has_code, row
                 assert has_test, row
+            case ["differently", how]:
+                assert has_code, row
+                assert has_test, row
+                assert NAMED_LINE.search(how), row
             case ["partly", missing]:
                 assert has_code, row
                 assert missing.strip(), row
@@ -47,6 +59,15 @@ def test_every_rule_has_code_and_test_or_says_what_is_missing() -> None:
                 assert why.strip(), row
             case _:
                 raise AssertionError(f"an unknown state: {row}")
+
+
+def test_what_is_kept_in_another_way_names_its_line_of_the_differences() -> None:
+    """By how the line begins, and no other line begins so."""
+    for row in rows():
+        for named in NAMED_LINE.findall(row[-1]):
+            assert [line for line in LINES if line.startswith(named)][1:] == [], row
+            assert any(line.startswith(named) for line in LINES), row
+        assert row[-1].count("](differences.md") == len(NAMED_LINE.findall(row[-1])), row
 
 
 def test_every_table_of_rules_has_a_header() -> None:
@@ -61,7 +82,21 @@ def test_every_table_of_rules_has_a_header() -> None:
 def test_the_overview_counts_the_rows() -> None:
     for seed, _, _, *counted in table_rows(PAGE, r"\d{3}"):
         states = [row[-1].split(":")[0] for row in rows() if row[0].startswith(f"{seed}.")]
-        assert [str(states.count(s)) for s in ("built", "partly", "not built")] == counted, seed
+        assert [str(states.count(state)) for state in STATES] == counted, seed
+
+
+def test_the_overview_says_what_each_state_means() -> None:
+    overview = PAGE[: PAGE.index("\n## ")]
+    assert "| " + " | ".join(("here", *STATES)) + " |" in overview
+    assert [state for state in STATES if f"**{state}**: " not in overview] == []
+
+
+def test_what_a_row_names_is_code_a_file_or_a_test() -> None:
+    """What is written in another way would be looked for by no test of this page."""
+    for row in rows():
+        if row[2] != NOTHING:
+            for named in row[2].split("<br>"):
+                assert any(kind.fullmatch(named) for kind in (CODE, FILE, TEST)), row
 
 
 def test_all_code_that_is_named_exists() -> None:
