@@ -232,6 +232,7 @@ def test_what_is_no_gzip_member_behind_the_last_one_is_passed_over_as_by_kafka(w
         gzip.compress(record(0, 2, b"more")),
         gzip.compress(bytes(range(256)))[:60],
     ],
+    ids=["damaged", "wrong checksum", "whole", "cut off"],
 )
 def test_a_gzip_member_behind_the_last_one_counts_and_must_be_right(second: bytes) -> None:
     stream = gzip.compress(ONE + record(1, 1, b"")) + second
