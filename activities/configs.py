@@ -187,7 +187,7 @@ def _progress(topic: TrackedTopic, *, tiered: bool) -> TopicProgress:
         ready=sum(p.ready for p in partitions),
         overrides={key: override.override_value for key, override in topic.overrides.items()},
         tiered=tiered,
-        has_prefix=any(p.boundary > 0 and not p.prefix_gone for p in partitions),
+        has_prefix=any(p.partly_in_kafka for p in partitions),
         forced=topic.completion_forced_by is not None,
     )
 

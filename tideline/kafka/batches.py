@@ -129,8 +129,9 @@ def parse_header(buffer: Buffer, position: int) -> BatchHeader:
     Raises :class:`UnsupportedMagic` or :class:`InvalidBatch`.
     """
     left = len(buffer) - position
-    if left > _MAGIC_AT and buffer[position + _MAGIC_AT] != MAGIC:
-        raise UnsupportedMagic(f"magic {buffer[position + _MAGIC_AT]} at byte {position}")
+    if left > _MAGIC_AT and (magic := buffer[position + _MAGIC_AT]) != MAGIC:
+        kind = UnsupportedMagic if magic in _LEGACY_BYTES else InvalidBatch
+        raise kind(f"magic {magic} at byte {position}")
     if left < HEADER_BYTES:
         raise InvalidBatch(f"{left} bytes at byte {position} are shorter than a batch header")
     header = BatchHeader._make((position, *_HEADER.unpack_from(buffer, position)))
@@ -157,6 +158,18 @@ def iter_batches(buffer: Buffer) -> Iterator[BatchHeader]:
         header = parse_at(buffer, position)
         yield header
         position = header.end
+
+
+def is_cut_off(buffer: Buffer) -> bool:
+    """Whether the first batch of a produce request is longer than what is there: a broker sees none
+    then (``ByteBufferLogInputStream.nextBatch``)."""
+    if len(buffer) < LOG_OVERHEAD:
+        return True
+    (length,) = _EPOCH.unpack_from(buffer, LOG_OVERHEAD - _EPOCH.size)
+    has_magic = len(buffer) <= _MAGIC_AT or buffer[_MAGIC_AT] <= MAGIC
+    return (
+        has_magic and length >= min(_LEGACY_BYTES.values()) and length + LOG_OVERHEAD > len(buffer)
+    )
 
 
 def iter_fetched(buffer: Buffer, position: int = 0) -> Iterator[BatchHeader]:

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from tideline.domain.request_handling import KafkaErrorCode
 from tideline.domain.topic_configs import CREATE_TIME, LOG_APPEND_TIME, TopicLimits
 from tideline.kafka.batches import (
-    LOG_OVERHEAD,
-    MAGIC,
     ZSTD_SINCE_PRODUCE,
     BatchHeader,
     InvalidBatch,
     UnsupportedMagic,
+    is_cut_off,
     iter_batches,
     verify_crc,
     with_max_timestamp,
@@ -127,21 +126,6 @@ def unpacked_bound(limits: TopicLimits) -> int:
     return max(MAX_UNPACKED_BYTES, limits.max_message_bytes)
 
 
-MAGIC_AT = 16
-_SHORTEST_MESSAGE = 14
-"""``LegacyRecord.RECORD_OVERHEAD_V0``: what says that it is shorter is damaged."""
-
-
-def _is_cut_off(records: bytes) -> bool:
-    """Whether the first batch is longer than what is there: a broker sees none then
-    (``ByteBufferLogInputStream.nextBatch``), and one has to be in a produce
-    (``ProduceRequest.validateRecords``)."""
-    if len(records) < LOG_OVERHEAD:
-        return True
-    length = int.from_bytes(records[LOG_OVERHEAD - 4 : LOG_OVERHEAD], "big", signed=True)
-    return length >= _SHORTEST_MESSAGE and length + LOG_OVERHEAD > len(records)
-
-
 def the_one_batch(records: bytes, limits: TopicLimits, produce_version: int) -> BatchHeader:
     """All rules that need no look at the records themselves. Raises :class:`RefusedBatch`."""
     headers = []
@@ -151,14 +135,11 @@ def the_one_batch(records: bytes, limits: TopicLimits, produce_version: int) -> 
             if len(headers) > 1:
                 break
     except UnsupportedMagic as error:
-        code = KafkaErrorCode.CORRUPT_MESSAGE
-        if not headers and records[MAGIC_AT] < MAGIC:
-            code = KafkaErrorCode.INVALID_RECORD  # which a client does not send again
-        raise RefusedBatch(code, f"only magic 2: {error}") from error
+        raise RefusedBatch(KafkaErrorCode.INVALID_RECORD, f"only magic 2: {error}") from error
     except InvalidBatch as error:
-        code = KafkaErrorCode.CORRUPT_MESSAGE
-        if not headers and _is_cut_off(records):
-            code = KafkaErrorCode.INVALID_RECORD
+        # Without a batch a client does not send it again (``ProduceRequest.validateRecords``).
+        is_none = not headers and is_cut_off(records)
+        code = KafkaErrorCode.INVALID_RECORD if is_none else KafkaErrorCode.CORRUPT_MESSAGE
         raise RefusedBatch(code, str(error)) from error
     if len(headers) != 1:
         number = "more than one batch" if headers else "no batch"
