@@ -7,16 +7,15 @@ from __future__ import annotations
 import gzip
 import random
 import struct
-import zlib
 from collections.abc import Callable
 
 import crc32c
 
 from tests.differential.questions import Batch
 from tests.unit.gateway.fakes import record_batch
+from tests.unit.kafka.test_legacy_batches import legacy
+from tideline.kafka.batches import HEADER_BYTES
 
-HEAD = 61
-"""Bytes before the first record."""
 CRC_AT, CHECKED_FROM = 17, 21
 ATTRIBUTES, LAST_DELTA, BASE_TIMESTAMP, COUNT = 21, 23, 27, 57
 LENGTH_AT, MAGIC_AT = 8, 16
@@ -35,19 +34,9 @@ def _changed(batch: bytes, at: int, form: str, value: int) -> bytes:
 
 
 def _with_body(batch: bytes, body: bytes) -> bytes:
-    made = bytearray(batch[:HEAD] + body)
+    made = bytearray(batch[:HEADER_BYTES] + body)
     struct.pack_into(">i", made, LENGTH_AT, len(made) - 12)
     return bytes(made)
-
-
-def _old(magic: int, now_ms: int) -> bytes:
-    """A message of the formats before 0.11."""
-    time = struct.pack(">q", now_ms) if magic else b""
-    body = (
-        struct.pack(">bb", magic, 0) + time + struct.pack(">i", -1) + struct.pack(">i", 3) + b"old"
-    )
-    message = struct.pack(">I", zlib.crc32(body)) + body
-    return struct.pack(">qi", 0, len(message)) + message
 
 
 def bytes_of(batch: Batch, now_ms: int) -> bytes:
@@ -58,7 +47,7 @@ def bytes_of(batch: Batch, now_ms: int) -> bytes:
     sent = record_batch(2, producer_id=writer, epoch=0, sequence=0, max_timestamp=now_ms)
     noise = chance.randbytes(40)
     squeezed = _changed(
-        _with_body(plain, gzip.compress(plain[HEAD:], mtime=0)), ATTRIBUTES, ">h", GZIP
+        _with_body(plain, gzip.compress(plain[HEADER_BYTES:], mtime=0)), ATTRIBUTES, ">h", GZIP
     )
     kinds: dict[str, Callable[[], bytes]] = {
         "empty": lambda: b"",
@@ -69,8 +58,8 @@ def bytes_of(batch: Batch, now_ms: int) -> bytes:
         "cut": lambda: plain[: chance.randrange(1, len(plain))],
         "wrong checksum": lambda: plain[:CRC_AT] + b"\0\0\0\0" + plain[CHECKED_FROM:],
         "two": lambda: plain + plain,
-        "magic 0": lambda: _old(0, now_ms),
-        "magic 1": lambda: _old(1, now_ms),
+        "magic 0": lambda: legacy(0, magic=0),
+        "magic 1": lambda: legacy(0, magic=1),
         "magic 3": lambda: plain[:MAGIC_AT] + b"\3" + plain[MAGIC_AT + 1 :],
         "count too high": lambda: _changed(plain, COUNT, ">i", 9),
         "count of none": lambda: _changed(plain, COUNT, ">i", 0),

@@ -35,8 +35,6 @@ class Seen:
     broker: Any
     pairs: Mapping[Path, tuple[Any, Any]]
     """Everything in which they differ."""
-    answer: Any
-    of_broker: Any
 
     @property
     def name(self) -> str:
@@ -175,14 +173,13 @@ def _own_configs(seen: Seen) -> bool:
     return any(part in OWN_CONFIGS for part in seen.path) and seen.broker == MISSING
 
 
-def _judged_config(seen: Seen) -> bool:
-    message = seen.pairs.get((*seen.path[:-1], "error_message"), ("", ""))[0]
-    return "is tracked by Tideline" in str(message)
+def _said(words: str) -> Callable[[Seen], bool]:
+    """Whether the gateway refuses what the value is about in these words."""
 
+    def said(seen: Seen) -> bool:
+        return words in str(seen.pairs.get((*seen.path[:-1], "error_message"), ("",))[0])
 
-def _migrates(seen: Seen) -> bool:
-    message = seen.pairs.get((*seen.path[:-1], "error_message"), ("", ""))[0]
-    return "migrates to diskless storage" in str(message)
+    return said
 
 
 def _not_offered(seen: Seen) -> bool:
@@ -213,8 +210,12 @@ BY_DESIGN = (
     ),
     Rule("not-offered", frozenset({"ApiVersions"}), _not_offered),
     Rule("own-configs", frozenset({"DescribeConfigs"}), _own_configs),
-    Rule("judged-configs", CONFIGS, _judged_config),
-    Rule("migrating-partitions", frozenset({"CreatePartitions"}), _migrates),
+    Rule("judged-configs", CONFIGS, _said("is tracked by Tideline")),
+    Rule(
+        "migrating-partitions",
+        frozenset({"CreatePartitions"}),
+        _said("migrates to diskless storage"),
+    ),
     Rule("named-twice", ANY, _named_twice),
     Rule(
         "unknown-partition",

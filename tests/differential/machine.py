@@ -113,24 +113,20 @@ class Machine:
             pairs = differing(gateway, broker)
             if not pairs:
                 return {}
-            explained, left = self._judged(question, gateway, broker, pairs)
+            explained, left = self._judged(question, pairs)
             if not left or question.api == "Produce" or wait.over:
                 report.by_design.update(explained)
                 return left
             wait.pause()
 
     def _judged(
-        self,
-        question: Question,
-        gateway: Any,
-        broker: Any,
-        pairs: Mapping[Path, tuple[Any, Any]],
+        self, question: Question, pairs: Mapping[Path, tuple[Any, Any]]
     ) -> tuple[set[str], dict[Path, tuple[Any, Any]]]:
         """The rules that explain some, and what none does."""
         explained: set[str] = set()
         left: dict[Path, tuple[Any, Any]] = {}
         for path, (one, other) in pairs.items():
-            seen = Seen(question, self._places, path, one, other, pairs, gateway, broker)
+            seen = Seen(question, self._places, path, one, other, pairs)
             for rule in BY_DESIGN:
                 if question.api in rule.apis and rule.applies(seen):
                     explained.add(rule.name)

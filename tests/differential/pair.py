@@ -12,7 +12,6 @@ from uuid import UUID
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.asked import Places, request, told
 from tests.differential.batches import YEAR_MS
 from tests.differential.machine import Machine
 from tests.differential.places import Place
@@ -24,21 +23,17 @@ from tests.integration.test_answers import (
     RECORDS,
     STATES,
     Held,
+    append,
     settle_coordinators,
 )
-from tests.raw import ask
 from tests.support.waiting import HANGS_S, until
 from tests.unit.gateway.fakes import record_batch
-from tideline.domain.answers import Asked, Role, State
+from tideline.domain.answers import State
 from tideline.stack import Stack
 
 MOVING, BORN, CLASSIC = "moving", "born", "classic"
-ROLES = {"leader": Role.LEADER, "follower": Role.FOLLOWER, "none": Role.NO_REPLICA}
 CROSSED = (State.NOT_READY, State.READY, State.NO_PREFIX)
 BOUNDARY = {"born": 0, **{state.value: RECORDS for state in CROSSED}}
-ON_THE_WAY = {"NOT_LEADER_OR_FOLLOWER", "UNKNOWN_TOPIC_OR_PARTITION", "REQUEST_TIMED_OUT"}
-"""What a broker says that has just been named leader, and a gateway without a lease."""
-ANYWHERE = Places(prefix=0, suffix=0, end=0, old_epoch=-1, new_epoch=0)
 
 
 def prefix_of(now_ms: int) -> list[bytes]:
@@ -62,22 +57,8 @@ class Moving(Held):
 
     now_ms = 0
 
-    def _filled(self, number: int) -> bool:
-        leader = self.stack.endpoints.brokers[self.nodes[number][Role.LEADER]]
-        for batch in prefix_of(self.now_ms):
-            append(leader, self.name, number, batch)
-        return True
-
-
-def append(address: str, topic: str, partition: int, batch: bytes) -> None:
-    message = request(Asked.PRODUCE, topic, partition, ANYWHERE, batch)
-
-    def taken() -> bool:
-        said = told(Asked.PRODUCE, ask(address, message)).error
-        assert said in {"NONE", *ON_THE_WAY}, said
-        return said == "NONE"
-
-    until(f"{topic}-{partition} to take a batch", taken)
+    def batches(self) -> list[bytes]:
+        return prefix_of(self.now_ms)
 
 
 @contextmanager
@@ -148,7 +129,7 @@ class Twins:
         for which in (BORN, CLASSIC):
             leader = self.replicas[which][0][0]
             for batch in prefix_of(self.now_ms):
-                append(gateways[leader], self.names[which], 0, batch)
+                append(gateways[leader], self.names[which], 0, batch, lapses=True)
                 append(brokers[leader], self.twin(which), 0, batch)
         self.moving.track()
         self.moving.hold()
@@ -156,7 +137,7 @@ class Twins:
             number = STATES.index(state)
             leader = self.replicas[MOVING][number][0]
             for batch in suffix_of(self.now_ms):
-                append(gateways[leader], self.names[MOVING], number, batch)
+                append(gateways[leader], self.names[MOVING], number, batch, lapses=True)
                 append(brokers[leader], self.twin(MOVING), number, batch)
         gone = TopicPartition(self.twin(MOVING), STATES.index(State.NO_PREFIX), RECORDS)
         again("records to be deleted", partial(self._deleted, gone))

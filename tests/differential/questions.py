@@ -65,9 +65,9 @@ class Field:
         return chance.choice(self.odd if self.odd and chance.random() < ODD else self.usual)
 
 
-NAMES = Field((), ("", ".", "..", "no-such-topic", "a" * 249, "a" * 250, "with space", "ж", "__x"))
-IDS = Field((), (UUID(int=0), UUID(int=1), UUID(int=7), UUID(int=2**128 - 1)))
-PARTITION = Field((), (5, 99, -1, I32, -I32 - 1))
+ODD_NAMES = ("", ".", "..", "no-such-topic", "a" * 249, "a" * 250, "with space", "ж", "__x")
+ODD_IDS = (UUID(int=0), UUID(int=1), UUID(int=7), UUID(int=2**128 - 1))
+ODD_PARTITIONS = (5, 99, -1, I32, -I32 - 1)
 EPOCH = Field((-1, -1, 0), (1, 2, -2, I32, -I32 - 1))
 BYTES = Field((1 << 20,), (0, 1, 60, 200, -1, I32, -I32 - 1))
 FLAG = Field((False,), (True,))
@@ -87,11 +87,6 @@ def _fields(edges: Edges) -> dict[str, Field]:
     """By name, where it means the same in each request."""
     offsets = (-2, -1, *edges.offsets, I32, I64, -I64 - 1)
     return {
-        "partition": PARTITION,
-        "partitions": PARTITION,
-        "partition_index": PARTITION,
-        "partition_indexes": PARTITION,
-        "index": PARTITION,
         "replica_id": Field((-1,), (-2, -3)),
         "isolation_level": Field((0, 1), (2, -1, 127)),
         "timeout": WAIT,
@@ -118,10 +113,8 @@ def _fields(edges: Edges) -> dict[str, Field]:
         "transactional_id": Field((None,), ("", "nobody", "a" * 300)),
         "producer_id": Field((5_000_000,), (-1, 0, I64, -I64 - 1)),
         "producer_epoch": Field((0,), (-1, 1, I16)),
-        "coordinator_epoch": Field((0,), (-1,)),
         "key_type": Field((0, 1), (2, 3, -1, 127)),
         "coordinator_keys": Field(("group-a", "group-b"), ("", "a" * 300, "a:b:0")),
-        "coordinator_key": Field(("group-a",), ("",)),
         "key": Field(("group-a",), ("",)),
         "endpoint_type": Field((1,), (0, 2, 3, -1)),
         "response_partition_limit": Field((2_000,), (0, 1, 2, -1, I32)),
@@ -137,7 +130,6 @@ def _fields(edges: Edges) -> dict[str, Field]:
         "broker_ids": Field((1, 2, 3), (0, 99, -1)),
         "client_software_name": Field(("differential",), ("", "with space", "a" * 300)),
         "client_software_version": Field(("1.0",), ("", "a b")),
-        "topic_name": NAMES,
         "verify_only": FLAG,
         "committed": FLAG,
         "cluster_id": Field((None,)),
@@ -154,15 +146,12 @@ CONFIGS = {
     "no.such.config": ("1", None),
     "": ("1",),
 }
-READS = (
+APIS = (
     "Fetch", "ListOffsets", "OffsetForLeaderEpoch", "Metadata", "DescribeTopicPartitions",
-    "FindCoordinator", "DescribeCluster", "DescribeProducers", "DescribeConfigs", "ApiVersions",
+    "FindCoordinator", "DescribeCluster", "DescribeProducers", "DescribeConfigs",
+    "ApiVersions", "Produce", "DeleteRecords", "CreateTopics", "CreatePartitions",
+    "DeleteTopics", "AlterConfigs", "IncrementalAlterConfigs", "AddPartitionsToTxn", "EndTxn",
 )  # fmt: skip
-WRITES = (
-    "Produce", "DeleteRecords", "CreateTopics", "CreatePartitions", "DeleteTopics", "AlterConfigs",
-    "IncrementalAlterConfigs", "AddPartitionsToTxn", "EndTxn",
-)  # fmt: skip
-APIS = (*READS, *WRITES)
 OFTEN = {"Fetch": 8, "ListOffsets": 4, "Produce": 4, "OffsetForLeaderEpoch": 2}
 """How much more often than others, since most of their answer is the gateway's own."""
 BATCHES = Field(
@@ -285,14 +274,14 @@ class Questions:
             if api == "Metadata" and chance.random() < 0.7:
                 return None
             if api == "DeleteTopics":
-                return chance.choice(IDS.odd)
-            return chance.choice(IDS.odd) if is_odd else TopicId(self._which)
+                return chance.choice(ODD_IDS)
+            return chance.choice(ODD_IDS) if is_odd else TopicId(self._which)
         if name == "name" and "value" in named:
             return chance.choice(tuple(CONFIGS))
         if name in ("topic", "name", "resource_name", "topic_name", "topic_names"):
             return self._name(api, name, beside, is_odd)
         if name in ("partition", "partitions", "partition_index", "partition_indexes", "index"):
-            return chance.choice(PARTITION.odd) if is_odd else self._partition
+            return chance.choice(ODD_PARTITIONS) if is_odd else self._partition
         if name == "value":
             values = CONFIGS.get(beside.get("name", ""), ("1", None))
             return chance.choice(values)
@@ -308,12 +297,12 @@ class Questions:
     def _name(self, api: str, name: str, beside: Mapping[str, Any], is_odd: bool) -> Any:
         chance = self._chance
         if api == "DeleteTopics":
-            return None if beside.get("topic_id") else chance.choice(NAMES.odd)
+            return None if beside.get("topic_id") else chance.choice(ODD_NAMES)
         if api == "Metadata" and beside.get("topic_id") is not None:
             return None
         if api == "CreateTopics":
-            there = (Topic(self._which), *NAMES.odd)
+            there = (Topic(self._which), *ODD_NAMES)
             return chance.choice(there if is_odd else ("new-a", "new-b"))
         if name == "resource_name" and beside.get("resource_type", 2) != 2:
             return chance.choice(("", "1", "99", "x"))
-        return chance.choice(NAMES.odd) if is_odd else Topic(self._which)
+        return chance.choice(ODD_NAMES) if is_odd else Topic(self._which)

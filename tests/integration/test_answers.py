@@ -43,6 +43,8 @@ WHEN_LAPSED = (
     KafkaErrorCode.REQUEST_TIMED_OUT.name,
 )
 """The second one for what is written only."""
+ANYWHERE = Places(prefix=0, suffix=0, end=0, old_epoch=-1, new_epoch=0)
+"""Of a produce, which says no offset."""
 ASKED = [asked for asked in Asked if asked is not Asked.FETCH_GAP]
 COORDINATORS = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 
@@ -50,6 +52,23 @@ COORDINATORS = ("__consumer_offsets", "__transaction_state", "__share_group_stat
 def records(count: int) -> bytes:
     """One batch, of now: retention would take an old one."""
     return record_batch(count, max_timestamp=time.time_ns() // 1_000_000)
+
+
+def append(address: str, topic: str, partition: int, batch: bytes, *, lapses: bool = False) -> None:
+    """Once. ``lapses``: at a gateway, whose lease may have lapsed for a moment."""
+    message = request(Asked.PRODUCE, topic, partition, ANYWHERE, batch)
+    message = replace(message, timeout=timedelta(seconds=60))
+    # A broker that has just been named leader may not know it yet.
+    later = {"NOT_LEADER_OR_FOLLOWER", "UNKNOWN_TOPIC_OR_PARTITION"}
+    if lapses:
+        later.update(WHEN_LAPSED)
+
+    def taken() -> bool:
+        answer = told(Asked.PRODUCE, ask(address, message)).error
+        assert answer in {"NONE", *later}
+        return answer == "NONE"
+
+    until("its leader takes records", taken)
 
 
 class Held(Migration):
@@ -105,17 +124,14 @@ class Held(Migration):
         """Records below B0, which followers show as well. Who has no replica knows who leads."""
         until_led(self.stack.endpoints.brokers.values(), self.name, self.partitions)
         for number in range(self.partitions):
-            until("its leader takes records", partial(self._filled, number))
+            leader = self.stack.endpoints.brokers[self.nodes[number][Role.LEADER]]
+            for batch in self.batches():
+                append(leader, self.name, number, batch)
             until("a follower shows the records", partial(self._follower_shows, number))
 
-    def _filled(self, number: int) -> bool:
-        leader = self.stack.endpoints.brokers[self.nodes[number][Role.LEADER]]
-        message = request(Asked.PRODUCE, self.name, number, self.places(number), records(RECORDS))
-        message = replace(message, timeout=timedelta(seconds=60))
-        answer = told(Asked.PRODUCE, ask(leader, message)).error
-        # A broker that has just been named leader may not know it yet.
-        assert answer in {"NONE", "NOT_LEADER_OR_FOLLOWER", "UNKNOWN_TOPIC_OR_PARTITION"}
-        return answer == "NONE"
+    def batches(self) -> list[bytes]:
+        """Of each partition, :data:`RECORDS` records together."""
+        return [records(RECORDS)]
 
     def _follower_shows(self, number: int) -> bool:
         return self.at_broker(Role.FOLLOWER, Asked.FETCH_PREFIX, number).offset >= 0
