@@ -14,12 +14,17 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+NOT_TOLD = -1
+"""An offset. librdkafka acknowledges a batch without one when its answer was lost, and a later
+batch of its producer was acknowledged."""
+
 
 @dataclass(frozen=True, slots=True)
 class Acknowledgement:
     """One acknowledged record. ``at`` is the producer's monotonic clock in seconds."""
 
     offset: int
+    """:data:`NOT_TOLD` where a client library does not know it."""
     record_id: str
     at: float
     latency_ms: float
@@ -155,7 +160,7 @@ class Ledger:
             found = offsets_of.get(ack.record_id)
             if found is None:
                 lost.append(f"{ack.record_id}@{ack.offset}")
-            elif ack.offset >= 0 and ack.offset not in found:
+            elif ack.offset != NOT_TOLD and ack.offset not in found:
                 misplaced.append(f"{ack.record_id}@{ack.offset} consumed at {found}")
         duplicated = [
             f"{record_id} at {sorted(set(offsets))}"

@@ -145,7 +145,7 @@ def _checks(
     both = sum(
         1
         for s in crossed
-        if any(a.offset < s.boundary for a in ledger.acknowledgements(s.log.partition))
+        if any(0 <= a.offset < s.boundary for a in ledger.acknowledgements(s.log.partition))
         and any(a.offset >= s.boundary for a in ledger.acknowledgements(s.log.partition))
     )
     yield Check(

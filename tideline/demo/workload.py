@@ -12,7 +12,7 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer
 
-from tideline.demo.ledger import Acknowledgement, Ledger
+from tideline.demo.ledger import NOT_TOLD, Acknowledgement, Ledger
 from tideline.demo.patience import Patience
 from tideline.stack.kafka_jars import tool_command
 
@@ -109,7 +109,7 @@ class LibrdkafkaProducer:
                 return
             self._ledger.acknowledge(
                 partition,
-                Acknowledgement(message.offset() or 0, record_id, now, (now - sent) * 1000.0),
+                Acknowledgement(told_offset(message), record_id, now, (now - sent) * 1000.0),
             )
 
         try:
@@ -126,6 +126,12 @@ class LibrdkafkaProducer:
         self._sequence[partition] = sequence + 1
         if self._left is not None:
             self._left -= 1
+
+
+def told_offset(message: Message) -> int:
+    """Of a message that is delivered."""
+    offset = message.offset()
+    return NOT_TOLD if offset is None else offset
 
 
 class JavaProducer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tideline.demo.ledger import Acknowledgement, Ledger, quantile, write_pause
+from tideline.demo.ledger import NOT_TOLD, Acknowledgement, Ledger, quantile, write_pause
 
 
 def acked(ledger: Ledger, offset: int, record_id: str, at: float = 0.0) -> None:
@@ -32,6 +32,14 @@ def test_a_record_at_two_offsets_is_a_duplicate() -> None:
     ledger.consume(0, 0, "a/0/0")
     ledger.consume(0, 1, "a/0/0")
     assert ledger.verdict(0).duplicated == ("a/0/0 at [0, 1]",)
+
+
+def test_an_acknowledgement_without_an_offset_is_for_wherever_the_record_is_read() -> None:
+    ledger = Ledger()
+    acked(ledger, NOT_TOLD, "a/0/0")
+    assert ledger.verdict(0).lost == ("a/0/0@-1",)
+    ledger.consume(0, 435, "a/0/0")
+    assert ledger.verdict(0).ok
 
 
 def test_a_record_read_at_another_offset_than_acknowledged_is_misplaced() -> None:

@@ -1,17 +1,20 @@
-"""A consumer whose library stands still."""
+"""What client libraries leave unsaid: a consumer that stands still, an offset."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from tests.support.waiting import SOON_S, set_within, until
 from tideline.demo import workload
-from tideline.demo.ledger import Ledger
-from tideline.demo.workload import GroupConsumer
+from tideline.demo.ledger import NOT_TOLD, Ledger
+from tideline.demo.workload import GroupConsumer, told_offset
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
 
 
 class Library:
@@ -67,3 +70,18 @@ def test_a_consumer_whose_library_stands_still_begins_anew_as_the_same_member(
     assert [config["group.instance.id"] for config in library.made] == ["c1", "c1"]
     assert member.errors == ["c1's library stands still: it begins anew"]
     assert library.closed == [2], "the first would wait for ever"
+
+
+class Delivered:
+    """As librdkafka reports a message."""
+
+    def __init__(self, offset: int | None) -> None:
+        self._offset = offset
+
+    def offset(self) -> int | None:
+        return self._offset
+
+
+@pytest.mark.parametrize(("reported", "told"), [(0, 0), (435, 435), (None, NOT_TOLD)])
+def test_who_is_told_no_offset_is_not_told_the_first(reported: int | None, told: int) -> None:
+    assert told_offset(cast("Message", Delivered(reported))) == told
