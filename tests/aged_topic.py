@@ -13,16 +13,12 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka import KafkaError as LibrdkafkaError
 from confluent_kafka.admin import (
     AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
     OffsetSpec,
-    ResourceType,
 )
 
 from spark.common.entry import Job, Outcome
 from spark.tiering import job as tiering
-from tests.harness import Case, again, migration_case
+from tests.harness import Case, again, alter_configs, migration_case
 from tests.support.waiting import HANGS_S, flushed, until
 from tideline.control_plane.cataloged_jobs import connect_jobs
 from tideline.demo.topic import wait_until_tiered
@@ -196,17 +192,8 @@ class AgedTopic:
 
     def configure(self, **configs: int) -> None:
         """As a user does, through a gateway; underscores stand for dots."""
-        entries = [
-            ConfigEntry(
-                key.replace("_", "."), str(value), incremental_operation=AlterConfigOpType.SET
-            )
-            for key, value in configs.items()
-        ]
-        resource = ConfigResource(ResourceType.TOPIC, self.case.topic, incremental_configs=entries)
-        again(
-            f"{configs} of {self.case.topic}",
-            lambda: self.case.admin.incremental_alter_configs([resource])[resource].result(HANGS_S),
-        )
+        wanted = {key.replace("_", "."): str(value) for key, value in configs.items()}
+        alter_configs(self.case.admin, self.case.topic, wanted)
 
     def keep_hours(self, hours: float) -> None:
         """Set retention.ms so that what is older than ``hours`` is too old."""

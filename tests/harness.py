@@ -26,7 +26,14 @@ from uuid import UUID
 
 import psycopg
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient, ConfigEntry, ConfigResource, NewTopic, ResourceType
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests import deaths
@@ -288,6 +295,34 @@ def described(admin: AdminClient, name: str) -> dict[str, ConfigEntry]:
         return asked.result(HANGS_S)
 
     return again(f"the configs of {name}", known, *NOT_HEARD_YET)
+
+
+def alter_configs(
+    admin: AdminClient,
+    topic: str,
+    wanted: Mapping[str, str | None],
+    *,
+    only_ask: bool = False,
+    kind: ResourceType = ResourceType.TOPIC,
+) -> None:
+    """Set configs of ``topic``, or delete those whose value is None."""
+    changes = [
+        ConfigEntry(
+            key,
+            value,
+            incremental_operation=(
+                AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
+            ),
+        )
+        for key, value in wanted.items()
+    ]
+    resource = ConfigResource(kind, topic, incremental_configs=changes)
+    again(
+        f"{dict(wanted)} of {topic}",
+        lambda: admin.incremental_alter_configs([resource], validate_only=only_ask)[
+            resource
+        ].result(HANGS_S),
+    )
 
 
 def own_configs(address: str, topic: str) -> dict[str, str | None]:

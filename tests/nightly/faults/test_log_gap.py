@@ -12,18 +12,11 @@ from uuid import uuid4
 
 from confluent_kafka import Consumer, Message, Producer
 from confluent_kafka import TopicPartition as Position
-from confluent_kafka.admin import (
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    NewTopic,
-    ResourceType,
-)
+from confluent_kafka.admin import AdminClient, NewTopic
 from kio.schema.errors import ErrorCode
 
-from tests.harness import again, asked_of, create_topics, delete_topics, killed
-from tests.support.waiting import HANGS_S, flushed, until
+from tests.harness import alter_configs, asked_of, create_topics, delete_topics, killed
+from tests.support.waiting import flushed, until
 from tideline.domain.coverage import OffsetRange
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.log_gap import holders, is_copied, parts_of, ranges
@@ -85,12 +78,7 @@ class Log:
         flushed(producer, 120)
 
     def set_config(self, key: str, value: str) -> None:
-        change = ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
-        resource = ConfigResource(ResourceType.TOPIC, self.name, incremental_configs=[change])
-        again(
-            f"{key}={value}",
-            lambda: self.admin.incremental_alter_configs([resource])[resource].result(HANGS_S),
-        )
+        alter_configs(self.admin, self.name, {key: value})
 
     def values(self, start: int, count: int) -> list[bytes]:
         """Of so many records from ``start`` on, as a consumer of the broker gets them."""

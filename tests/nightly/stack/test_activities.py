@@ -18,19 +18,20 @@ from uuid import UUID
 import boto3
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import (
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    NewTopic,
-    ResourceType,
-)
+from confluent_kafka.admin import AdminClient, NewTopic
 from temporalio.exceptions import ApplicationError
 
 from activities.configs import offsets_proven_for_roll
 from activities.registration import ACTIVITIES
-from tests.harness import create_topics, delete_topics, described, id_of, own_configs, until_led
+from tests.harness import (
+    alter_configs,
+    create_topics,
+    delete_topics,
+    described,
+    id_of,
+    own_configs,
+    until_led,
+)
 from tests.support.waiting import HANGS_S, WITHIN_S, eventually, flushed, until
 from tideline.demo import topic as topics
 from tideline.domain import failures
@@ -119,9 +120,7 @@ class Subject:
         return {key: entry.value for key, entry in found.items() if entry.source == 1}
 
     def set_config(self, key: str, value: str) -> None:
-        change = ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
-        resource = ConfigResource(ResourceType.TOPIC, self.topic, incremental_configs=[change])
-        self.admin.incremental_alter_configs([resource])[resource].result(HANGS_S)
+        alter_configs(self.admin, self.topic, {key: value})
         self.until_told(key, value)
 
     def until_told(self, key: str, value: str) -> None:

@@ -14,20 +14,17 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import (
     AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
     ResourceType,
 )
 
-from tests.harness import Breakpoint, Case, command, migration_case
+from tests.harness import Breakpoint, Case, alter_configs, command, migration_case
 from tests.integration.test_api_answers import layout, tool
 from tests.integration.test_moved_replicas import (
     moved_in,
     under_way,
 )
 from tests.raw import doors
-from tests.support.waiting import HANGS_S, until
+from tests.support.waiting import until
 from tideline.domain.migration import Phase
 from tideline.stack import Stack
 
@@ -77,16 +74,10 @@ def throttle(stack: Stack, *cases: Case) -> None:
     wanted = [(ResourceType.TOPIC, case.topic, "replicas", "*") for case in cases]
     wanted += [(ResourceType.BROKER, str(node), "rate", "1") for node in stack.endpoints.brokers]
     for kind, name, what, value in wanted:
-        entries = [
-            ConfigEntry(
-                f"{side}.replication.throttled.{what}",
-                value,
-                incremental_operation=AlterConfigOpType.SET,
-            )
-            for side in ("leader", "follower")
-        ]
-        resource = ConfigResource(kind, name, incremental_configs=entries)
-        admin.incremental_alter_configs([resource])[resource].result(HANGS_S)
+        throttles = {
+            f"{side}.replication.throttled.{what}": value for side in ("leader", "follower")
+        }
+        alter_configs(admin, name, throttles, kind=kind)
     for case in cases:
         case.until_acknowledged(20)
 

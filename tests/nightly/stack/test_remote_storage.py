@@ -17,15 +17,9 @@ import boto3
 import pytest
 from botocore.config import Config
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import (
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    NewTopic,
-)
+from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.harness import again, create_topics, delete_topics, leader_of
+from tests.harness import again, alter_configs, create_topics, delete_topics, leader_of
 from tests.support.waiting import HANGS_S, flushed, until
 from tideline.stack import Stack
 
@@ -98,15 +92,7 @@ class TieredTopic:
         return digests
 
     def set_configs(self, **values: str) -> None:
-        changes = [
-            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
-            for name, value in values.items()
-        ]
-        resource = ConfigResource("topic", self.name, incremental_configs=changes)
-        again(
-            f"{values} of {self.name}",
-            lambda: self.admin.incremental_alter_configs([resource])[resource].result(HANGS_S),
-        )
+        alter_configs(self.admin, self.name, values)
 
     def objects(self) -> dict[str, str]:
         """File name without the segment id (as on a broker's disk): key in S3."""

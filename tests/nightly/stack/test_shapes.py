@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
-from tests.harness import Case, migration_case
+from tests.harness import Breakpoint, Case, alter_configs, migration_case
 from tests.support.waiting import HANGS_S, flushed, until
+from tideline.domain.migration import UNDEFINED_OFFSET, Phase
+from tideline.domain.topic_configs import NOT_TIERED
 from tideline.stack import Stack
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -31,6 +34,33 @@ def test_an_empty_topic_gets_boundary_zero_and_needs_no_tiered_storage(stack: St
         case.until_ready()
         assert case.boundaries() == [0]
         assert case.rows("migration_state") == [("DISKLESS_ONLY",)]
+        case.produce()
+        case.consume()
+        case.until_acknowledged(40)
+        case.settle()
+
+
+def test_an_empty_topic_that_fills_before_b0_says_what_is_missing(stack: Stack) -> None:
+    """Its preflight asked for no tiered storage, since nothing would lie below B0."""
+    with migration_case(
+        stack, name="fills", history=0, **{"remote.storage.enable": "false"}
+    ) as case:
+        stop = Breakpoint(case.superuser_dsn, case.topic_id, Phase.VALIDATE)
+        try:
+            case.trigger()
+            stop.wait_until_hit()
+            case.write(50)
+        finally:
+            stop.release()
+        until(
+            "the drain to say what is missing",
+            lambda: NOT_TIERED in (case.waiting_reason(Phase.DRAIN_TRANSACTIONS) or ""),
+        )
+        assert case.boundaries() == [UNDEFINED_OFFSET]
+        broker = AdminClient({"bootstrap.servers": stack.endpoints.kafka_bootstrap})
+        alter_configs(broker, case.topic, {"remote.storage.enable": "true"})
+        case.until_ready()
+        assert case.boundaries() == [50]
         case.produce()
         case.consume()
         case.until_acknowledged(40)

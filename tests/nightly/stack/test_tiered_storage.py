@@ -16,18 +16,11 @@ from uuid import UUID
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import (
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    NewTopic,
-    ResourceType,
-)
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.harness import (
     Command,
-    again,
+    alter_configs,
     command,
     create_topics,
     delete_topics,
@@ -124,28 +117,9 @@ class Subject:
     def set_configs(self, **configs: str | None) -> None:
         """By hand, as a user does; ``__`` for a dot."""
         wanted = {key.replace("__", "."): value for key, value in configs.items()}
-        self.alter(wanted)
+        alter_configs(self.admin, self.topic, wanted)
         for address in self.stack.endpoints.brokers.values():
             until("every broker to show it", partial(self._shown_by, address, wanted))
-
-    def alter(self, wanted: dict[str, str | None], *, only_ask: bool = False) -> None:
-        changes = [
-            ConfigEntry(
-                key,
-                value,
-                incremental_operation=(
-                    AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
-                ),
-            )
-            for key, value in wanted.items()
-        ]
-        resource = ConfigResource(ResourceType.TOPIC, self.topic, incremental_configs=changes)
-        again(
-            f"{wanted} of {self.topic}",
-            lambda: self.admin.incremental_alter_configs([resource], validate_only=only_ask)[
-                resource
-            ].result(HANGS_S),
-        )
 
     def _shown_by(self, address: str, wanted: dict[str, str | None]) -> bool:
         found = own_configs(address, self.topic)
@@ -274,7 +248,7 @@ def test_kafka_refuses_what_the_rules_refuse_and_in_the_same_words(subject: Subj
             after = dict(zip(choices, values, strict=True))
             said = None
             try:
-                subject.alter(dict(after), only_ask=True)
+                alter_configs(subject.admin, subject.topic, after, only_ask=True)
             except KafkaException as error:
                 said = error.args[0].str()
             expected = kafkas_refusal(before, {**before, **after})
@@ -386,6 +360,11 @@ async def test_enabled_again_nothing_is_lost_and_the_users_local_retention_comes
     check = await subject.tiered_check()
     assert check.verdict is Verdict.REFUSED
     assert "tiered-storage enable" in check.remedy
+    before = subject.own_configs()
+    asked = command(subject.stack, "migrate", subject.topic)
+    assert asked.wait(HANGS_S) == ExitCode.REFUSED
+    assert "tiered-storage enable" in asked.output()
+    assert subject.own_configs() == before
     assert subject.read() == list(range(first, 2_000))
     subject.set_configs(retention__ms=str(HOUR_MS))
     assert subject.switched("enable")["state"] == "enabled"
