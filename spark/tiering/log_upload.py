@@ -16,9 +16,8 @@ from tideline.object_store.client import ObjectMissing, ObjectStoreRefused
 from tideline.object_store.signature import size
 
 PART_BYTES = 8 * 1024 * 1024
-"""What is smaller goes with one request. 2 GiB, the largest segment, are 256 parts."""
-LEAST_PART_BYTES = 5 * 1024 * 1024
-"""S3 takes no smaller one, but as the last. What comes in one piece of this size goes as it is."""
+"""Of every part but the last: some stores take parts of one size alone (Cloudflare R2). What is
+smaller goes with one request. 2 GiB, the largest segment, are 256 parts."""
 SENT_AS_IT_LIES = 32 * 1024
 """What comes in smaller pieces is put together first."""
 PARTS_AT_ONCE = 2
@@ -65,8 +64,6 @@ class LogUpload:
 
     def write(self, some: Buffer) -> None:
         """Waits while enough is under way. Raises what the upload of an earlier part raised."""
-        if self._upload is not None and not self._part and len(some) >= LEAST_PART_BYTES:
-            return self._send((some,))
         left = memoryview(some)
         while (lacks := PART_BYTES - self._part_size) <= len(left):
             # No longer than that: stores keep pieces of a size, and the rest would be one more.

@@ -10,7 +10,7 @@ from spark.tiering import log_upload
 from spark.tiering.log_upload import LogUpload, WrongLength
 from tests.contract.tiering_world import TIERED, MemoryStore
 from tideline.object_store.client import ObjectStoreRefused, ObjectStoreUnavailable
-from tideline.object_store.signature import Body, pieces
+from tideline.object_store.signature import Body, pieces, size
 
 KEY = "t/0.log"
 
@@ -43,13 +43,25 @@ def test_a_small_log_is_one_request_and_a_large_one_comes_in_parts() -> None:
     assert upload(store, b"x" * 10) == 3, "its last part is full"
 
 
-def test_what_comes_in_pieces_of_a_parts_size_is_not_gathered(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(log_upload, "LEAST_PART_BYTES", 6)
-    store = MemoryStore()
-    pieces = [b"a" * 7, b"b" * 7, b"c" * 6, b"d" * 5, b"e" * 6, b"f" * 6]
-    assert upload(store, *pieces) == 2 + 4, "two together, one, two together, one"
+class SizesSeen(MemoryStore):
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: list[int] = []
+
+    def put_part(self, bucket: str, key: str, upload: str, number: int, body: Body) -> str:
+        self.sizes.append(size(body))
+        return super().put_part(bucket, key, upload, number, body)
+
+
+@pytest.mark.parametrize("piece", [1, 3, 7, 10, 11, 25])
+def test_every_part_but_the_last_has_one_size_whatever_comes(piece: int) -> None:
+    """Cloudflare R2 completes no other upload."""
+    store = SizesSeen()
+    pieces = [bytes([n]) * piece for n in range(100 // piece)]
+    upload(store, *pieces)
+    *others, last = store.sizes
+    assert set(others) == {10}
+    assert 0 < last <= 10
     assert store.get(TIERED, KEY) == b"".join(pieces)
 
 
