@@ -192,6 +192,14 @@ def claim(
     ours = _owner(place, identity)
     try:
         store.put(place.bucket, place.prefix + OWNER, _bytes(ours), new=not over)
+        if not over:
+            # The same bytes again: who is told that they are stored could overwrite another's.
+            store.put(place.bucket, place.prefix + OWNER, _bytes(ours), new=True)
+            raise WrongHistory(
+                f"{place}: the store puts an object over one that is there, though it was asked "
+                "to do so only if there is none (If-None-Match: *), so two installations could "
+                "take one prefix: use a store, or a version of it, that knows conditional writes"
+            )
     except ObjectExists:
         found = _read(store, place, OWNER) or {}
         if unlike := _unlike(found, ours):

@@ -26,6 +26,7 @@ class Buckets:
     """Of :class:`tideline.object_store.client.ObjectStoreClient` what is needed."""
 
     objects: dict[tuple[str, str], bytes] = field(default_factory=dict)
+    knows_conditions: bool = True
 
     def get(self, bucket: str, key: str) -> bytes:
         if (bucket, key) not in self.objects:
@@ -33,7 +34,7 @@ class Buckets:
         return self.objects[bucket, key]
 
     def put(self, bucket: str, key: str, body: bytes, *, new: bool = False) -> None:
-        if new and (bucket, key) in self.objects:
+        if new and self.knows_conditions and (bucket, key) in self.objects:
             raise ObjectExists(key)
         self.objects[bucket, key] = body
 
@@ -99,6 +100,14 @@ async def test_an_empty_prefix_becomes_the_first_ones(
     assert (owner["cluster_id"], owner["prefix"], owner["format"]) == ("kafka-1", "", 1)
     assert ("tiered", "tideline-owner.json") in buckets.objects
     await first.start()
+
+
+async def test_a_store_that_does_not_know_conditional_writes_is_refused_by_the_first(
+    first: Installation, buckets: Buckets
+) -> None:
+    buckets.knows_conditions = False
+    with pytest.raises(WrongHistory, match="If-None-Match"):
+        await first.start()
 
 
 @pytest.mark.parametrize("cluster", ["kafka-1", "kafka-2"])

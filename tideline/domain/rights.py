@@ -344,6 +344,7 @@ METHODS: Mapping[str, frozenset[str]] = {
     "complete_multipart_upload": frozenset({PUT}),
     "abort_multipart_upload": frozenset({ABORT}),
     "copy": frozenset({GET, PUT, ABORT}),
+    "delete_object": frozenset({DELETE}),
     "delete_objects": frozenset({DELETE}),
     "list_objects_v2": frozenset({LIST}),
     "head_bucket": frozenset({LIST}),

@@ -29,12 +29,15 @@ from tideline.kafka.topic_observer import TopicObserver
 from tideline.kafka.wire import ABI, LibraryMissing, find_openssl, library
 from tideline.migration.connections import monotonic_ms
 from tideline.object_store.client import ObjectStoreClient
+from tideline.object_store.features import Features, probe_features
 from tideline.object_store.late_put import LatePut, probe_late_put
 from tideline.settings import Transport, TransportSettings, WorkerSettings, load
 
 APPLICATION = "tideline-doctor"
 PATIENCE_S = 20.0
 """Of one check."""
+FEATURES = "object store features"
+ANOTHER_STORE = "use a store, or a version of it, that does this as S3 (docs/object-stores.md)"
 LATE_PUTS = "late uploads"
 CLOCK_MS = 2_000.0
 """So far the clocks may lie apart: grace periods are minutes, and people read times."""
@@ -166,6 +169,62 @@ async def _buckets(parts: _Parts) -> list[Finding]:
         return ok("object store", f"{place} can be listed{'' if some else ', and is empty'}")
 
     return [await asyncio.to_thread(look, place) for place in ownership.places(parts.settings)]
+
+
+async def _features(parts: _Parts) -> list[Finding]:
+    settings = parts.settings
+    found = await asyncio.to_thread(
+        probe_features, settings, settings.s3_bucket, settings.diskless_prefix
+    )
+    return features(found)
+
+
+def features(found: Features) -> list[Finding]:
+    """What the store of WAL objects does of what is needed, and what follows where it does not."""
+    told = [
+        Finding(FEATURES, verdict, what, remedy)
+        for lacks, what, verdict, remedy in (
+            (
+                not found.conditional_puts,
+                "it puts an object over another one though it was asked not to (If-None-Match: *), "
+                "so two installations could take one prefix",
+                Verdict.FAILED,
+                ANOTHER_STORE,
+            ),
+            (
+                found.parts is False,
+                "an object in parts is not their sum: no segment can be merged",
+                Verdict.FAILED,
+                ANOTHER_STORE,
+            ),
+            (
+                found.versions is True,
+                "the bucket keeps versions of what is deleted: what gc deletes goes on costing",
+                Verdict.WARNING,
+                "end noncurrent versions by a lifecycle rule, or take a bucket without versioning "
+                "and Object Lock",
+            ),
+            (
+                bool(found.refusals),
+                f"not all could be tried: {'; '.join(found.refusals)}",
+                Verdict.WARNING,
+                "the rights of a worker are in infra/s3/worker.json",
+            ),
+            (
+                found.left is not None,
+                f"{found.left} could not be deleted",
+                Verdict.WARNING,
+                "delete it; a worker may delete below doctor/ (infra/s3/worker.json)",
+            ),
+        )
+        if lacks
+    ]
+    if not told:
+        deletes = "together" if found.batch_deletion else "one after the other"
+        by = "directly" if found.direct else "by boto3, which costs ten times the CPU"
+        what = f"conditional writes and parts work; objects are put and got {by}, and "
+        told.append(ok(FEATURES, f"{what}deleted {deletes}"))
+    return told
 
 
 async def _late_puts(parts: _Parts) -> list[Finding]:
@@ -337,6 +396,7 @@ _CHECKS: tuple[tuple[str, str, Look], ...] = (
         "TIDELINE_S3_ENDPOINT, the buckets, the keys and their rights",
         _buckets,
     ),
+    (FEATURES, "see the check of the object store", _features),
     (LATE_PUTS, "see the check of the object store", _late_puts),
     ("brokers", "TIDELINE_KAFKA_BOOTSTRAP, and the listeners that the brokers name", _brokers),
     ("installation", "`tideline installation show`", _installation),

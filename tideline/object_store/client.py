@@ -11,16 +11,17 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tideline.domain.foreign_text import in_one_line
 from tideline.errors import TidelineError, UnreachableError
 from tideline.object_store.listing import Asked, Page
 from tideline.object_store.listing import ObjectEntry as ObjectEntry
-from tideline.object_store.signature import Body, pieces, size
+from tideline.object_store.signature import Body, content_md5, pieces, size
 from tideline.settings import ObjectStoreSettings
 
 if TYPE_CHECKING:
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 CONNECTIONS = 16
 DELETE_AT_ONCE = 1_000
 """Most keys that one DeleteObjects takes."""
+MOST_OF_A_MESSAGE = 300
+"""Characters of what a store says beside an error code."""
+_UNKNOWN_CALLS = frozenset({"MethodNotAllowed", "NotImplemented"})
 _TRANSIENT_CODES = frozenset(
     {"InternalError", "ServiceUnavailable", "SlowDown", "RequestTimeout", "Throttling", "503"}
 )
@@ -61,6 +65,10 @@ class ObjectStoreUnavailable(UnreachableError):
 
 class ObjectStoreRefused(TidelineError):
     """The store answered and said no (credentials, bucket, bad request): an operator must act."""
+
+
+class ObjectCallUnknown(ObjectStoreRefused):
+    """The store has no such call."""
 
 
 class ObjectTruncated(ObjectStoreUnavailable):
@@ -104,6 +112,9 @@ class ObjectStoreClient:
         self._settings, self._bounds, self._connections = settings, bounds, connections
         self._direct_wanted = direct
 
+    deletes_singly = False
+    """The store has been found to have no DeleteObjects."""
+
     def __getstate__(self) -> dict[str, object]:
         return {
             "_settings": self._settings,
@@ -137,6 +148,9 @@ class ObjectStoreClient:
                     response_checksum_validation="when_required",
                 ),
             )
+        client.meta.events.register("before-call.s3.DeleteObjects", _with_content_md5)
+        for operation in ("PutObject", "UploadPart"):
+            client.meta.events.register(f"before-parse.s3.{operation}", _unless_stored)
         return client
 
     @property
@@ -229,6 +243,10 @@ class ObjectStoreClient:
             if value is not None
         }
         found = self._client.list_objects_v2(Bucket=bucket, Prefix=asked.prefix, **options)
+        if not found.keys() & {"Contents", "IsTruncated", "Name"}:
+            from botocore.exceptions import ResponseStreamingError
+
+            raise ResponseStreamingError(error="the answer is no ListBucketResult")
         further = found.get("NextContinuationToken") if found.get("IsTruncated") else None
         if found.get("IsTruncated") and further in (None, asked.token):
             from botocore.exceptions import ResponseStreamingError
@@ -273,7 +291,9 @@ class ObjectStoreClient:
     def _put(self, bucket: str, key: str, body: bytes, new: bool) -> None:
         def by_boto3() -> None:
             options: dict[str, Any] = {"IfNoneMatch": "*"} if new else {}
-            self._client.put_object(Bucket=bucket, Key=key, Body=body, **options)
+            self._client.put_object(
+                Bucket=bucket, Key=key, Body=body, ContentMD5=content_md5(body), **options
+            )
 
         self._made(lambda direct: direct.put(bucket, key, body, new=new), by_boto3)
 
@@ -290,11 +310,11 @@ class ObjectStoreClient:
         """Begin an object that comes in parts; nobody sees it before :meth:`complete_parts`. The id
         of the upload. One that nobody completes or aborts costs space until the bucket's lifecycle
         rule ends it."""
-        answer = self._call(
+        return self._told(
+            "UploadId",
             f"bucket {bucket}: begin {key}",
             lambda: self._client.create_multipart_upload(Bucket=bucket, Key=key),
         )
-        return answer["UploadId"]
 
     def put_part(self, bucket: str, key: str, upload: str, number: int, body: Body) -> str:
         """Write part ``number`` (from 1 on; at least 5 MiB, but for the last) and return its tag.
@@ -310,6 +330,7 @@ class ObjectStoreClient:
                 UploadId=upload,
                 PartNumber=number,
                 Body=b"".join(pieces(body)),
+                ContentMD5=content_md5(body),
             )
             return answer["ETag"]
 
@@ -321,7 +342,8 @@ class ObjectStoreClient:
         """The object is its parts 1 to n, of these tags; it appears at once. Repeated after an
         unknown outcome it may raise :class:`ObjectStoreRefused`: look for the object then."""
         parts: Any = [{"PartNumber": n, "ETag": tag} for n, tag in enumerate(tags, 1)]
-        self._call(
+        self._told(
+            "ETag",
             f"bucket {bucket}: complete {key} of {len(tags)} parts",
             lambda: self._client.complete_multipart_upload(
                 Bucket=bucket, Key=key, UploadId=upload, MultipartUpload={"Parts": parts}
@@ -338,8 +360,20 @@ class ObjectStoreClient:
     def size(self, bucket: str, key: str) -> int:
         """Bytes of the object. Also raises :class:`ObjectMissing`."""
         where = f"bucket {bucket}: head {key}"
+        found: dict[str, Any] = {}
+
+        def head() -> dict[str, Any]:
+            found.update(self._client.head_object(Bucket=bucket, Key=key))
+            return found
+
+        self._told("ETag", where, head)
+        return int(found["ContentLength"])
+
+    def keeps_versions(self, bucket: str, key: str) -> bool:
+        """Whether the bucket keeps what is deleted or put over, as HEAD of an object tells."""
+        where = f"bucket {bucket}: head {key}"
         answer = self._call(where, lambda: self._client.head_object(Bucket=bucket, Key=key))
-        return answer["ContentLength"]
+        return answer.get("VersionId", "null") != "null"
 
     def copy(self, bucket: str, key: str, to_bucket: str, to_key: str) -> None:
         """Copy within the store, over what is there; no byte comes here. In parts when the object
@@ -356,22 +390,42 @@ class ObjectStoreClient:
 
     def delete(self, bucket: str, keys: Iterable[str]) -> None:
         """Delete objects; one that is gone already counts as deleted. When it raises, some of
-        ``keys`` may be deleted: repeat it with all of them."""
+        ``keys`` may be deleted: repeat it with all of them. A store without DeleteObjects is asked
+        for one after the other, and so are keys of which the answer does not say what became."""
         remaining = iter(keys)
         while some := list(itertools.islice(remaining, DELETE_AT_ONCE)):
-            where = f"bucket {bucket}: delete {len(some)} objects from {some[0]} on"
-            objects = [{"Key": key} for key in some]
-            answer: Any = self._call(
-                where,
-                lambda objects=objects: self._client.delete_objects(  # type: ignore[misc]
-                    Bucket=bucket, Delete={"Objects": objects, "Quiet": True}
-                ),
-            )
-            for error in answer.get("Errors", ()):
-                if error.get("Code") != "NoSuchKey":
-                    raise _refusal(
-                        error.get("Code", ""), 0, f"bucket {bucket}: delete {error.get('Key')}"
-                    )
+            left: Collection[str] = some
+            if not self.deletes_singly:
+                try:
+                    left = self._delete_together(bucket, some)
+                except ObjectCallUnknown:
+                    self.deletes_singly = True
+            for key in left:
+                self._delete_one(bucket, key)
+
+    def _delete_together(self, bucket: str, keys: Sequence[str]) -> set[str]:
+        """Those of which the answer says nothing."""
+        where = f"bucket {bucket}: delete {len(keys)} objects from {keys[0]} on"
+        wanted: Any = {"Objects": [{"Key": key} for key in keys], "Quiet": False}
+        answer: Any = self._call(
+            where, lambda: self._client.delete_objects(Bucket=bucket, Delete=wanted)
+        )
+        left = set(keys).difference(one.get("Key") for one in answer.get("Deleted", ()))
+        for error in answer.get("Errors", ()):
+            if error.get("Code") != "NoSuchKey":
+                named = f"bucket {bucket}: delete {error.get('Key')}"
+                raise _refusal(error.get("Code", ""), 0, named, error.get("Message", ""))
+            left.discard(error.get("Key"))
+        return left
+
+    def _delete_one(self, bucket: str, key: str) -> None:
+        where = f"bucket {bucket}: delete {key}"
+        try:
+            answer = self._call(where, lambda: self._client.delete_object(Bucket=bucket, Key=key))
+        except ObjectMissing:
+            return
+        if (status := answer["ResponseMetadata"]["HTTPStatusCode"]) != 204:
+            raise ObjectStoreUnavailable(f"{where}: {status} does not say that it is deleted")
 
     def check(self, bucket: str) -> None:
         """Return when ``bucket`` can be reached and is there."""
@@ -379,6 +433,13 @@ class ObjectStoreClient:
             self._call(f"bucket {bucket}: head", lambda: self._client.head_bucket(Bucket=bucket))
         except ObjectMissing:
             raise ObjectStoreRefused(f"there is no bucket {bucket}: create it") from None
+
+    def _told(self, name: str, where: str, call: Callable[[], Any]) -> str:
+        """What the answer to a call says under ``name``, which S3 always does. An answer of success
+        without it, as a proxy's page is one, leaves open what became of the call."""
+        if not (found := self._call(where, call).get(name)):
+            raise ObjectStoreUnavailable(f"{where}: answered without {name}, so not as S3 does")
+        return str(found)
 
     def _call(self, where: str, call: Callable[[], T]) -> T:
         try:
@@ -394,6 +455,22 @@ def _of_the_store(error: Exception) -> bool:
     from botocore.exceptions import BotoCoreError, ClientError
 
     return isinstance(error, Boto3Error | BotoCoreError | ClientError | OSError)
+
+
+def _with_content_md5(params: dict[str, Any], **_: object) -> None:
+    """In place of the CRC-32 of botocore, which stores at hand do not know."""
+    params["headers"]["Content-MD5"] = content_md5(params["body"])
+    params.get("context", {}).pop("checksum", None)
+
+
+def _unless_stored(response_dict: dict[str, Any], **_: object) -> None:
+    """An answer of success that is none counts as an error of the store, and is tried again."""
+    from tideline.object_store.direct import is_stored
+
+    status, body = response_dict["status_code"], response_dict["body"]
+    headers = {name.lower(): value for name, value in response_dict["headers"].items()}
+    if status < 300 and not is_stored(status, headers, body):
+        response_dict["status_code"] = 500
 
 
 def put_of(bucket: str, key: str, body: bytes) -> str:
@@ -441,22 +518,26 @@ def translated(error: Exception, where: str) -> ObjectStoreUnavailable | ObjectS
     if not isinstance(error, ClientError):
         return ObjectStoreRefused(f"{where}: {error}; check the settings and the credentials")
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    code = error.response.get("Error", {}).get("Code", "")
-    return _refusal(code, status, where)
+    told = error.response.get("Error", {})
+    return _refusal(told.get("Code", ""), status, where, told.get("Message", ""))
 
 
-def _refusal(code: str, status: int, where: str) -> ObjectStoreUnavailable | ObjectStoreRefused:
-    """An error code and HTTP status of S3 (0: none was given) as one of our errors."""
+def _refusal(
+    code: str, status: int, where: str, message: str
+) -> ObjectStoreUnavailable | ObjectStoreRefused:
+    """An error code and HTTP status of S3 (0: none was given) as one of our errors; ``message`` is
+    the store's own, from the wire."""
     if status == 412 or code == "PreconditionFailed":
         return ObjectExists(f"{where}: the key is taken")
+    said = f"{code or status}{f' ({in_one_line(message, MOST_OF_A_MESSAGE)})' if message else ''}"
+    if status in (405, 501) or code in _UNKNOWN_CALLS:
+        return ObjectCallUnknown(f"{where}: the store does not do this: {said}")
     if status >= 500 or status in (409, 429) or code in _TRANSIENT_CODES:
-        return ObjectStoreUnavailable(f"{where}: {code or status}")
+        return ObjectStoreUnavailable(f"{where}: {said}")
     if code in ("NoSuchKey", "404"):
         return ObjectMissing(f"{where}: there is no such object")
     if status == 416 or code == "InvalidRange":
-        return ObjectTooShort(
-            f"{where}: refused with {code or status}: the object ends before it begins"
-        )
+        return ObjectTooShort(f"{where}: refused with {said}: the object ends before it begins")
     return ObjectStoreRefused(
-        f"{where}: refused with {code or status}; check the bucket and the credentials"
+        f"{where}: refused with {said}; check the bucket, its rules and the credentials"
     )

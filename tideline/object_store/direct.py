@@ -36,8 +36,8 @@ from botocore.session import Session
 from botocore.utils import get_environ_proxies
 
 from tideline.object_store.connections import Connection, Connections, Head, Server
-from tideline.object_store.listing import MAX_PAGE, Asked, Page, page_of
-from tideline.object_store.signature import Body, Signer, escaped, size
+from tideline.object_store.listing import MAX_PAGE, Asked, Page, page_of, plain
+from tideline.object_store.signature import Body, Signer, content_md5, escaped, size
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
@@ -49,11 +49,12 @@ _EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 _SCOPE = re.compile(r"AWS4-HMAC-SHA256 Credential=[^/]+/\d{8}/([^/]+)/s3/aws4_request, ")
 _MADE_READY = frozenset(
     {
-        "amz-sdk-invocation-id", "amz-sdk-request", "authorization", "user-agent",
+        "amz-sdk-invocation-id", "amz-sdk-request", "authorization", "host", "user-agent",
         "x-amz-content-sha256", "x-amz-date", "x-amz-security-token",
     }
 )  # fmt: skip
-"""Headers of a plain GET that boto3 has made ready; another one is a feature that is not known."""
+"""Headers of a plain GET that boto3 has made ready; another one is a feature that is not known. A
+``host`` of its own it has where awscrt signs."""
 _ELSEWHERE = frozenset(
     {
         "AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "PermanentRedirect",
@@ -77,6 +78,7 @@ _BACKOFF_S, _THROTTLED_BACKOFF_S, _LONGEST_BACKOFF_S = 0.05, 1.0, 20.0
 STORED, GOT = frozenset({200, 204}), frozenset({200, 206})
 SUCCESS = STORED | GOT
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
+_NAMESPACE = re.compile(rb'\sxmlns="[^"]*"')
 MAX_ERROR = 256 * 1024
 """bytes of the body of an answer that is not what was asked for"""
 
@@ -103,12 +105,28 @@ def must_be_asked(asked: str | None, size: int | None, head: Head) -> None:
     raise ResponseStreamingError(error=f"{asked} was asked for, not {head.status} {told}")
 
 
+def is_stored(status: int, headers: Mapping[str, str], body: bytes) -> bool:
+    """Whether an answer to PutObject or UploadPart says that the bytes are stored: S3 tells their
+    tag, and sends no body. Anything else may be a proxy's page, or a late error of the store; then
+    the outcome is unknown. ``headers`` by names in lower case."""
+    return status in STORED and not body and bool(headers.get("etag"))
+
+
+def not_stored(status: int, headers: Mapping[str, str], body: bytes) -> str:
+    """An answer of success that is none, in words."""
+    kind, tag = headers.get("content-type"), headers.get("etag")
+    return (
+        f"{status} with {len(body)} bytes of {kind or 'no type'} and {'a' if tag else 'no'} tag: a "
+        "store says with a tag and no bytes that an object is stored, so something before it "
+        "answers, or it does not speak S3"
+    )
+
+
 def _names_an_error(body: bytes) -> bool:
-    """As botocore reads the body of a 200: an error, or what breaks off."""
     try:
-        return bool(body) and ElementTree.fromstring(body).tag == "Error"
+        return plain(ElementTree.fromstring(body).tag) == "Error"
     except ElementTree.ParseError:
-        return True
+        return False
 
 
 class LeftToBoto3(Exception):
@@ -231,10 +249,8 @@ class DirectCalls:
         def tag(connection: Connection, head: Head) -> str:
             told = connection.body(head, MAX_ERROR)
             self.must_be_stored(bucket, head, told, "UploadPart")
-            if not (found := head.headers.get("etag", "")):
-                raise ResponseStreamingError(error="a part was stored without a tag")
             self._finish(connection, head, told)
-            return found
+            return head.headers["etag"]
 
         return self._again(_Call("UploadPart", "PUT", bucket, key, {}, body, query), tag)
 
@@ -311,6 +327,8 @@ class DirectCalls:
         query."""
         if not key and not query:
             raise LeftToBoto3
+        if method == "PUT":
+            asked = {"content-md5": content_md5(body), **asked}
         path = f"{where.path}{escaped(key)}" if key else where.path.rstrip("/") or "/"
         headers = self._signers[where.region].headers(
             method, path, {"host": where.server.address, **asked}, body,
@@ -352,10 +370,14 @@ class DirectCalls:
             self.refused(operation, bucket, head, body)
         if _names_an_error(body):
             self.refused(operation, bucket, replace(head, status=500), body)
+        if not is_stored(head.status, head.headers, body):
+            raise ResponseStreamingError(error=not_stored(head.status, head.headers, body))
 
     def refused(self, operation: str, bucket: str, head: Head, body: bytes) -> NoReturn:
         """Raise what an answer means that is not what was asked for."""
-        answer = {"status_code": head.status, "headers": head.headers, "body": body}
+        # botocore finds no error in an element of S3's own namespace.
+        plainly = _NAMESPACE.sub(b"", body, count=1)
+        answer = {"status_code": head.status, "headers": head.headers, "body": plainly}
         parsed = self._parser.parse(answer, self._shapes[operation])
         code = parsed.get("Error", {}).get("Code")
         if 300 <= head.status < 400 or code in _ELSEWHERE:

@@ -18,16 +18,14 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from tideline.errors import TidelineError
-from tideline.object_store.client import CallBounds, ObjectMissing, ObjectStoreClient
+from tideline.object_store.client import ObjectMissing, ObjectStoreClient
+from tideline.object_store.features import BOUNDS, PREFIX
 from tideline.settings import ObjectStoreSettings
 
-BOUNDS = CallBounds(read_timeout_s=3, attempts=1, connect_timeout_s=2)
 BODY_BYTES = 300_000
 SETTLES_S = 2.0
 """So long the object is looked at after the late attempt has ended."""
 LOOK_EVERY_S = 0.2
-PREFIX = "doctor/"
-"""Of the probe's keys; each is used once and deleted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,8 +65,8 @@ def page_of(body: bytes, asked: Asked) -> Page:
     """Raises ``ResponseStreamingError`` for what is no page of what was ``asked`` for."""
     try:
         root = ElementTree.fromstring(body)
-        if _plain(root.tag) != "ListBucketResult":
-            raise ValueError(f"the answer is a {_plain(root.tag)}")
+        if plain(root.tag) != "ListBucketResult":
+            raise ValueError(f"the answer is a {plain(root.tag)}")
         return _page(root, asked)
     except (ElementTree.ParseError, KeyError, ValueError) as error:
         from botocore.exceptions import ResponseStreamingError
@@ -79,11 +79,11 @@ def _page(root: ElementTree.Element, asked: Asked) -> Page:
     contents: list[ElementTree.Element] = []
     common: list[str] = []
     for child in root:
-        match name := _plain(child.tag):
+        match name := plain(child.tag):
             case "Contents":
                 contents.append(child)
             case "CommonPrefixes":
-                common += [one.text or "" for one in child if _plain(one.tag) == "Prefix"]
+                common += [one.text or "" for one in child if plain(one.tag) == "Prefix"]
             case _:
                 found[name] = child.text or ""
     escaped = found.get("EncodingType") == "url"
@@ -101,7 +101,7 @@ def _page(root: ElementTree.Element, asked: Asked) -> Page:
 
 
 def _entry(one: ElementTree.Element, escaped: bool) -> ObjectEntry:
-    found = {_plain(child.tag): child.text or "" for child in one}
+    found = {plain(child.tag): child.text or "" for child in one}
     key = found["Key"]
     return ObjectEntry(
         unquote_plus(key) if escaped else key,
@@ -124,6 +124,6 @@ def _time(text: str) -> datetime:
     return found
 
 
-def _plain(tag: str) -> str:
+def plain(tag: str) -> str:
     """Without its namespace."""
     return tag[tag.rfind("}") + 1 :]

@@ -41,7 +41,7 @@ from tideline.object_store.direct import (
     must_be_asked,
 )
 
-SMALL_PUT = 64 * 1024
+SMALL_PUT = 32 * 1024
 """bytes; what hashing takes of the loop stays well below a tenth of a millisecond"""
 SMALL_GET = 256 * 1024
 """bytes; up to here one more copy is cheaper than a thread"""

@@ -80,9 +80,14 @@ def answer(status: int, body: bytes = b"", *headers: str) -> bytes:
     return "\r\n".join(lines).encode() + body
 
 
-def error(status: int, code: str) -> bytes:
+STORED = answer(200, b"", 'ETag: "t"')
+"""What S3 answers to a PUT."""
+
+
+def error(status: int, code: str, message: str = "") -> bytes:
     """One of S3."""
-    body = f'<?xml version="1.0" encoding="UTF-8"?><Error><Code>{code}</Code></Error>'
+    said = f"<Message>{message}</Message>" if message else ""
+    body = f'<?xml version="1.0" encoding="UTF-8"?><Error><Code>{code}</Code>{said}</Error>'
     return answer(status, body.encode(), "Content-Type: application/xml")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -24,6 +25,7 @@ class FakeS3:
 
     def __init__(self) -> None:
         self.made_in: list[threading.Thread] = []
+        self.meta = SimpleNamespace(events=SimpleNamespace(register=lambda *_: None))
 
     def client(self, *_: object, **__: object) -> FakeS3:
         self.made_in.append(threading.current_thread())

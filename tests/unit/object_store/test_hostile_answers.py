@@ -14,6 +14,7 @@ from botocore.exceptions import ConnectionClosedError, ReadTimeoutError
 
 from tests.support.waiting import bounded, set_within
 from tests.unit.object_store.scripted_server import (
+    STORED,
     Peer,
     ScriptedServer,
     Step,
@@ -31,7 +32,7 @@ from tideline.object_store.client import ObjectStoreClient
 from tideline.object_store.connections import Connection, Server
 from tideline.object_store.loop_calls import LoopConnection
 
-PUT_OK = [answer(200)]
+PUT_OK = [STORED]
 SERVER = Server("http", "s3", 80, "s3")
 
 
@@ -50,8 +51,19 @@ NOT_STORED: dict[str, tuple[list[Step], type[Exception]]] = {
         _error_in(200, b"<?xml version='1.0'?><Error><Code>InternalError</Code></Error>"),
         ObjectStoreUnavailable,
     ),
+    "an error within 200, in S3's namespace": (
+        _error_in(200, b"<Error xmlns='http://s3.amazonaws.com/doc/2006-03-01/'/>"),
+        ObjectStoreUnavailable,
+    ),
     "half an error within 200": (_error_in(200, b"<Error><Co"), ObjectStoreUnavailable),
     "a page within 200": (_error_in(200, b"Sign in first"), ObjectStoreUnavailable),
+    "a page that is XML, with a tag": (
+        [answer(200, b"<html>Sign in first</html>", 'ETag: "page"')],
+        ObjectStoreUnavailable,
+    ),
+    "another result": (_error_in(200, b"<ListBucketResult/>"), ObjectStoreUnavailable),
+    "200 without a tag": ([answer(200)], ObjectStoreUnavailable),
+    "204 without a tag": ([answer(204)], ObjectStoreUnavailable),
     "a part of something": ([answer(206)], ObjectStoreRefused),
     "taken, not stored": ([answer(202)], ObjectStoreRefused),
 }
@@ -67,6 +79,17 @@ async def test_a_put_is_stored_by_no_other_answer(s3: ScriptedServer, name: str)
     client = ObjectStoreClient(settings(s3.url), bounds=ONCE)
     with contextlib.closing(client), pytest.raises(kind):
         client.put("wal", "k", b"x", new=True)
+
+
+@pytest.mark.parametrize("name", NOT_STORED)
+def test_nor_does_boto3_take_another_answer_for_one(s3: ScriptedServer, name: str) -> None:
+    s3.plays(NOT_STORED[name][0])
+    client = ObjectStoreClient(settings(s3.url), bounds=ONCE, direct=False)
+    with contextlib.closing(client):
+        with pytest.raises(ObjectStoreUnavailable):
+            client.put("wal", "k", b"x")
+        with pytest.raises(ObjectStoreUnavailable):
+            client.put_part("wal", "k", "u", 1, b"x")
 
 
 @pytest.mark.parametrize("name", NOT_STORED)
@@ -120,7 +143,7 @@ async def test_the_range_that_was_asked_for_is_taken(s3: ScriptedServer) -> None
 
 def test_what_is_answered_before_it_is_sent_is_not_stored() -> None:
     here, there = socket.socketpair()
-    there.sendall(answer(200))
+    there.sendall(STORED)
     there.close()
     connection = Connection(SERVER, here, 5)
     with contextlib.closing(connection), pytest.raises(ConnectionClosedError):
@@ -131,7 +154,7 @@ async def test_what_is_answered_before_it_is_sent_is_not_stored_by_the_loop_eith
     here, there = socket.socketpair()
     loop = asyncio.get_running_loop()
     _, connection = await loop.create_connection(lambda: LoopConnection(SERVER, 5), sock=here)
-    there.sendall(answer(200))
+    there.sendall(STORED)
     with there, pytest.raises(ConnectionClosedError):
         await connection.ask(b"x" * 50_000_000, 10)
 
@@ -143,10 +166,10 @@ async def test_what_nobody_asked_for_is_not_the_answer_of_the_next_put(
 
     def once_more(peer: Peer) -> None:
         set_within("the first answer to be taken", taken)
-        peer.socket.sendall(answer(200))
+        peer.socket.sendall(STORED)
         said.set()
 
-    s3.plays([answer(200), once_more], [error(503, "SlowDown")])
+    s3.plays([STORED, once_more], [error(503, "SlowDown")])
     async with opened(s3) as store:
         await store.put("k", b"x")
         taken.set()
@@ -225,7 +248,7 @@ def test_a_body_goes_out_within_the_read_timeout_for_each_mib(
     here, there = socket.socketpair()
     with there, _Slow(fileno=here.detach()) as slow:
         slow.pause_s = pause_s
-        there.sendall(answer(200))
+        there.sendall(STORED)
         connection = Connection(SERVER, slow, 5)
         if in_time:
             connection.ask(b"PUT", b"x" * 4 * 1024 * 1024)

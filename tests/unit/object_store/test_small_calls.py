@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.waiting import set_within
 from tests.unit.object_store.scripted_server import (
+    STORED,
     ScriptedServer,
     Step,
     answer,
@@ -36,7 +37,7 @@ from tideline.object_store.client import CallBounds
 from tideline.object_store.loop_calls import SMALL_GET, SMALL_PUT, unchunked
 from tideline.stack.certificates import Authority
 
-PUT_OK = [answer(200)]
+PUT_OK = [STORED]
 
 
 @asynccontextmanager
