@@ -22,6 +22,7 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tideline.control_plane.errors import translate
+from tideline.control_plane.session import with_session
 from tideline.errors import RefusedError, UsageError
 from tideline.installation import shipped
 
@@ -78,7 +79,7 @@ def state(dsn: str, directory: Path | None = None) -> SchemaState:
     directory = directory or schema_directory()
     known = [m.id for m in _in_order(yoyo.read_migrations(str(directory / "migrations")))]
     try:
-        with psycopg.connect(dsn) as connection:
+        with psycopg.connect(in_session(dsn)) as connection:
             applied = _applied(connection)
             mark = connection.execute(_MARK).fetchone()
     except psycopg.Error as error:
@@ -105,20 +106,21 @@ def apply(dsn: str, directory: Path | None = None) -> None:
     Safe to repeat and to run twice at once. ``dsn`` must be allowed to create roles and a schema.
     Raises ``ControlPlaneUnavailable`` when Postgres does not answer, ``ControlPlaneFailure`` when
     a file fails (its transaction is rolled back), :class:`RefusedError` when the database has
-    migrations that ``directory`` has not.
+    migrations that ``directory`` has not, or another encoding than UTF8.
     """
     directory = directory or schema_directory()
     migrations = yoyo.read_migrations(str(directory / "migrations"))
     known = {migration.id for migration in migrations}
     try:
-        with psycopg.connect(dsn) as connection:
+        with psycopg.connect(in_session(dsn)) as connection:
             # Serialises concurrent runs while roles are created.
+            _refuse_encoding(connection)
             connection.execute("SELECT pg_advisory_xact_lock(hashtext('tideline roles'))")
             connection.execute((directory / "roles.sql").read_bytes())
             _refuse_newer(connection, known)
         with yoyo.get_backend(_yoyo_uri(dsn)) as backend, _alone(dsn):
             backend.apply_migrations(backend.to_apply(_in_order(migrations)))
-        with psycopg.connect(dsn) as connection:
+        with psycopg.connect(in_session(dsn)) as connection:
             connection.execute("SELECT pg_advisory_xact_lock(hashtext('tideline functions'))")
             # Again: a newer version may have started meanwhile.
             _refuse_newer(connection, known)
@@ -131,7 +133,7 @@ def apply(dsn: str, directory: Path | None = None) -> None:
 def _alone(dsn: str) -> Iterator[None]:
     """One run at a time, for no longer than it lives: of yoyo's own lock a row stays behind when
     the process is killed, and every later run waits for it in vain."""
-    with psycopg.connect(dsn, autocommit=True) as connection:
+    with psycopg.connect(in_session(dsn), autocommit=True) as connection:
         connection.execute(f"SET lock_timeout = '{LOCK_TIMEOUT_S}s'".encode())
         connection.execute("SELECT pg_advisory_lock(hashtext('tideline migrations'))")
         yield
@@ -159,7 +161,7 @@ def provision_roles(dsn: str, passwords: Mapping[str, str]) -> None:
     rights = {role: rights_of(role) for role in sorted(passwords)}
     refuse_second_installation(dsn)
     try:
-        with psycopg.connect(dsn) as connection:
+        with psycopg.connect(in_session(dsn)) as connection:
             connection.execute("SELECT pg_advisory_xact_lock(hashtext('tideline roles'))")
             for role, password in passwords.items():
                 connection.execute(
@@ -184,7 +186,7 @@ def refuse_second_installation(dsn: str) -> None:
     Raises :class:`RefusedError`, and ``ControlPlaneUnavailable``.
     """
     try:
-        with psycopg.connect(dsn) as connection:
+        with psycopg.connect(in_session(dsn)) as connection:
             row = connection.execute("SELECT current_database()").fetchone()
             assert row is not None
             others = [name for (name,) in connection.execute(_OWNED_ELSEWHERE)]
@@ -204,7 +206,7 @@ def refuse_second_installation(dsn: str) -> None:
 def _installation(dsn: str) -> object:
     """``None``: there is none, or it is not to be seen."""
     try:
-        with psycopg.connect(dsn) as connection:
+        with psycopg.connect(in_session(dsn)) as connection:
             row = connection.execute("SELECT installation_id FROM tideline.installation").fetchone()
             return row and row[0]
     except (psycopg.errors.InsufficientPrivilege, psycopg.errors.UndefinedTable):
@@ -226,7 +228,7 @@ SELECT DISTINCT d.datname FROM pg_shdepend AS s
 def limit_connections(dsn: str, role: str, limit: int) -> None:
     """How many connections ``role``, one of :data:`LOGIN_ROLES` that is there, may have at once."""
     try:
-        with psycopg.connect(dsn) as connection:
+        with psycopg.connect(in_session(dsn)) as connection:
             connection.execute(
                 sql.SQL("ALTER ROLE {} CONNECTION LIMIT {}").format(sql.Identifier(role), limit)
             )
@@ -257,6 +259,21 @@ def _applied(connection: psycopg.Connection) -> set[str]:
         return set()
     rows = connection.execute("SELECT migration_id FROM tideline._yoyo_migration").fetchall()
     return {row[0] for row in rows}
+
+
+def in_session(dsn: str) -> str:
+    """A migration takes as long as it takes."""
+    return with_session(dsn, {"statement_timeout": 0, "idle_in_transaction_session_timeout": 0})
+
+
+def _refuse_encoding(connection: psycopg.Connection) -> None:
+    row = connection.execute("SELECT current_database(), current_setting('server_encoding')")
+    name, encoding = row.fetchone() or ("", "")
+    if encoding != "UTF8":
+        raise RefusedError(
+            f"database {name} has the encoding {encoding}, which cannot keep every name and "
+            "message: make one with CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0"
+        )
 
 
 def _refuse_newer(connection: psycopg.Connection, known: set[str]) -> None:
@@ -346,9 +363,7 @@ def _in_order(migrations: yoyo.migrations.MigrationList) -> yoyo.migrations.Migr
 
 def _yoyo_uri(dsn: str) -> str:
     """``dsn`` as yoyo spells it, with every object owned by ``tideline_owner``."""
-    parts = {name: str(value) for name, value in conninfo_to_dict(dsn).items()}
-    parts["options"] = " ".join(
-        filter(None, [parts.get("options"), "-c role=tideline_owner -c search_path=tideline"])
-    )
+    parts = {name: str(value) for name, value in conninfo_to_dict(in_session(dsn)).items()}
+    parts["options"] += " -c role=tideline_owner -c search_path=tideline"
     # All in the query: yoyo takes neither a socket directory nor several hosts before it.
     return f"postgresql+psycopg:///?{urlencode(parts)}"

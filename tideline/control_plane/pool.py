@@ -50,6 +50,7 @@ from tideline.control_plane.errors import (
     ends_connection,
     translate,
 )
+from tideline.control_plane.session import with_session
 from tideline.domain.history import HistoryWatch, WrongHistory, lacks_commits
 from tideline.errors import is_outage
 from tideline.retries import retried
@@ -119,15 +120,13 @@ Connections: TypeAlias = AsyncConnectionPool[Connection]
 
 def conninfo(settings: ControlPlaneSettings, application_name: str) -> str:
     """The connection string with the timeouts of ``settings``, in force on the server too."""
-    options = {
+    timeouts = {
         "statement_timeout": settings.postgres_statement_timeout_ms,
         "idle_in_transaction_session_timeout": settings.postgres_statement_timeout_ms,
-        # Not left to the server's configuration: a commit that a crash can undo would lose B0.
-        "synchronous_commit": "on",
     }
     dsn = settings.postgres_dsn.get_secret_value()
     return make_conninfo(
-        dsn,
+        with_session(dsn, timeouts),
         # Of several hosts the primary: a standby answers with what was true a while ago.
         target_session_attrs=conninfo_to_dict(dsn).get("target_session_attrs") or "read-write",
         application_name=application_name,
@@ -138,7 +137,6 @@ def conninfo(settings: ControlPlaneSettings, application_name: str) -> str:
         keepalives_count=3,
         # A server that vanished without a word is noticed in this time.
         tcp_user_timeout=settings.postgres_statement_timeout_ms * 2,
-        options=" ".join(f"-c {name}={value}" for name, value in options.items()),
     )
 
 
