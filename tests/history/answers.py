@@ -167,6 +167,25 @@ def _end_told_before(log: Log, asked: ListOffsets) -> int:
     return max(told, default=-1)
 
 
+def sent_later(log: Log, told: Teller, bounds: Bounds) -> None:
+    """Who begins to read at an end that it was told misses nothing that was sent afterwards: an
+    end lies above no record that was first sent after that answer."""
+    sent = {value: produce for produce in log.produces for value in produce.values}
+    lie = {offset: sent[v] for offset, v, _ in [*acknowledgements(log), *shown(log)] if v in sent}
+    newest = sorted(lie.items(), key=lambda item: item[1].invoked, reverse=True)
+    for asked in log.lists:
+        end, answered = asked.offset, asked.answered
+        if asked.which is not Which.LATEST or answered is None or end is None:
+            continue
+        for offset, produce in newest:
+            if produce.invoked <= answered:
+                break
+            if offset < end and not log.cut_between(offset, -inf, inf):
+                text = f"end {end} was told; {produce.values[0]!r}, sent later, lies at {offset}"
+                told(Kind.LOST, text, asked, produce)
+                break
+
+
 def fatal(log: Log, told: Teller, bounds: Bounds) -> None:
     """No idempotent producer is told that its place is not known, unless its records were deleted
     or Kafka lost some of the log meanwhile."""

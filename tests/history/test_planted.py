@@ -260,6 +260,17 @@ def test_who_begins_at_a_time_misses_nothing_of_it() -> None:
     assert judge([*before, by_time(10, 2, at=0.5)]) == []
 
 
+def test_an_end_lies_above_nothing_that_was_sent_after_it_was_told() -> None:
+    later = sent(3, 3, at=60.0)
+    log = (*RIGHT[:4], later, read(0, "r0", "r1", "r2", "r3"))
+    when_it_was_sent, before = latest(4, 59.95), latest(4, 59.0)
+    assert kinds(*log, when_it_was_sent) == []
+    assert kinds(*log, before) == [Kind.LOST]
+    unknown = replace(later, outcome=Outcome.UNKNOWN, base_offset=None)
+    assert kinds(*RIGHT[:4], unknown, log[-1], before) == [Kind.LOST]
+    assert kinds(*log, before, Truncated(ORDERS, 3, 59.5)) == []
+
+
 def test_a_reader_that_goes_on_elsewhere_was_sent_there() -> None:
     back = read(1, "r1", "r2", at=200.0)
     assert kinds(*RIGHT, back) == [Kind.SENT]
