@@ -36,6 +36,8 @@ COPY, PUT_BACK = "copy the disk of", "put the older disk back of"
 HANGING_B0, GOES_ON_WITH_B0 = "Postgres hangs with B0 for", "Postgres goes on with B0 for"
 STOP = "stop"
 PROMOTE = "promote a standby of Postgres"
+PROMOTE_BEHIND = "promote a standby of Postgres that has received nothing"
+"""For as long as the fault lasts: what was committed meanwhile is gone."""
 RESET = "reset clients' connections to"
 SCAN_STOPS = "the scan for producers stops early"
 """From the run's beginning on: a constant of it, which a schedule turns (``constants.py``)."""
@@ -267,6 +269,10 @@ def _promote(world: World, fault: Fault) -> None:
     world.worker.promoted()
 
 
+def _fall_behind(world: World, fault: Fault) -> None:
+    world.around.fall_behind()
+
+
 def _tier(world: World, fault: Fault) -> None:
     """Most of what is replicated goes from local disks: it is in remote storage alone."""
     world.kafka.let_local_go((world.topic_id, 0), 0.8)
@@ -336,6 +342,7 @@ KINDS: dict[str, tuple[Callable[[World, Fault], None], Callable[[World, Fault], 
     "wall clock goes back at": (_wall_back, _nothing),
     "local segments go": (_tier, _nothing),
     PROMOTE: (_promote, _nothing),
+    PROMOTE_BEHIND: (_fall_behind, _promote),
     "cut off": (_cut_off, _let_back),
     "Postgres is slow with acknowledgements of tracking by": (_stall, _go_on),
     "Postgres' notifications are late for": (_stall, _go_on),

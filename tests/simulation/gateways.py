@@ -6,6 +6,7 @@ import asyncio
 import json
 import shutil
 from collections.abc import Callable, Iterable
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -23,6 +24,7 @@ from tideline.background import BackgroundTaskEnded, spawn, watching
 from tideline.control_plane.memory import MemoryControlPlane
 from tideline.control_plane.model import BoundaryToPersist
 from tideline.domain.authorization import Verdict
+from tideline.domain.history import HistoryWatch
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.wal_footer import decode_tail
 from tideline.domain.wal_tail import log_of
@@ -59,8 +61,12 @@ class NoQuotas(ClientQuotas):
         pass
 
 
+NO_ROWS = ("now_ms", "milestones", "set_at", "_listeners")
+"""Of a plane in memory: what a standby has not got from its primary."""
+
+
 class Plane(MemoryControlPlane):
-    """Says when B0 is set, before anybody is told."""
+    """Says when B0 is set, before anybody is told, and goes back to what it had."""
 
     milestones: Milestones
 
@@ -74,6 +80,14 @@ class Plane(MemoryControlPlane):
         self.set_at.setdefault(boundary.log, asyncio.get_running_loop().time())
         if boundary.log.partition == 0 and self.milestones.reach("B0"):
             await asyncio.sleep(0)
+
+    def copied(self) -> dict[str, Any]:
+        """All that is committed now, as a standby has it."""
+        rows = {name: rows for name, rows in vars(self).items() if name not in NO_ROWS}
+        return deepcopy(rows, {id(self): self})
+
+    def go_back(self, rows: dict[str, Any]) -> None:
+        vars(self).update(rows)
 
 
 class Surroundings:
@@ -92,24 +106,36 @@ class Surroundings:
         self.plane = Plane(lambda: timestamp_ms(loop.time() + self.postgres.wall_ahead))
         self.objects: dict[str, bytes] = {}
         self.plane.milestones = self.milestones
+        self.standby: dict[str, Any] | None = None
+        """What a standby has that receives nothing any more."""
+        self.lacks_commits = False
+        """Whether one that had fallen behind was promoted."""
         self.stands_in = False
         """Whether gateways stand in for each other."""
         self.settings: dict[str, str] = {}
         self.tight: dict[str, int] = {}
         """Of the gateways, beside what a run needs; and what is lower than an operator may set."""
 
+    def fall_behind(self) -> None:
+        """A standby receives nothing from now on."""
+        self.standby = self.plane.copied()
+
     def promote(self) -> None:
-        """A standby that has everything takes over."""
+        """A standby takes over: the one that has fallen behind, or one that has everything."""
         before, (system, timeline) = self.postgres, self.plane.server
+        if self.standby is not None:
+            self.plane.go_back(self.standby)
+            self.standby, self.lacks_commits = None, True
         self.plane.server = (system, timeline + 1)
         self.postgres = Process(self.loop, "postgres")
         self.postgres.wall_ahead = before.wall_ahead
         self.servers["postgres"].process = self.postgres
         before.kill()
 
-    def plane_for(self, process: Process) -> Any:
-        remote = Remote(self.loop, self.loop.network, process)
-        return RemotePlane(remote, self.servers["postgres"], self.plane, self.loop.network)
+    def plane_for(self, process: Process, history: HistoryWatch | None = None) -> Any:
+        """``history``: what its connections are compared with."""
+        remote, server = Remote(self.loop, self.loop.network, process), self.servers["postgres"]
+        return RemotePlane(remote, server, self.plane, self.loop.network, history)
 
     def store_for(self, process: Process) -> RemoteStore:
         remote = Remote(self.loop, self.loop.network, process)
@@ -217,7 +243,8 @@ class Gateway:
         directory = StateDirectory.hold(self.home, self.number, patience_s=0)
         self.process.on_kill.append(directory.release)
         with watching() as watch:
-            plane = self._world.plane_for(self.process)
+            history = HistoryWatch()
+            plane = self._world.plane_for(self.process, history)
             cluster = KafkaCluster([settings.gateway_broker], timeout_ms=5_000)
             connections = ConnectionRegistry()
             parts = build_parts(
@@ -227,6 +254,7 @@ class Gateway:
                 cluster,
                 connections,
                 directory=directory,
+                history=history,
             )
             parts = self.parts = replace(
                 parts, rights=AllAllowed(), quotas=NoQuotas(cluster, self.number)

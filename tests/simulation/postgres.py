@@ -14,6 +14,7 @@ from tests.simulation.milestones import Milestones
 from tests.simulation.network import Network
 from tideline.control_plane.errors import ControlPlaneUnavailable, LoginRefused
 from tideline.control_plane.memory import MemoryControlPlane
+from tideline.domain.history import HistoryWatch, WrongHistory, lacks_commits
 from tideline.domain.ids import TopicIdPartition
 from tideline.object_store.client import (
     ObjectMissing,
@@ -154,9 +155,41 @@ class RemotePlane:
     coroutine, but for ``listen``."""
 
     def __init__(
-        self, remote: Remote, server: Server, plane: MemoryControlPlane, network: Network
+        self,
+        remote: Remote,
+        server: Server,
+        plane: MemoryControlPlane,
+        network: Network,
+        history: HistoryWatch | None,
     ) -> None:
         self._remote, self._server, self._plane, self._network = remote, server, plane, network
+        self._history = history
+        self._connected: tuple[str, int] | None = None
+        """System identifier and timeline of the server that was compared."""
+
+    async def _compare(self) -> None:
+        """As ``ConnectionPool._compare`` does it with a new connection. Raises
+        :class:`WrongHistory`, and :class:`ControlPlaneUnavailable` where it cannot be told yet."""
+        history, plane = self._history, self._plane
+        if history is None or self._connected == plane.server:
+            return
+        if (seen := history.seen) is not None:
+            now = await plane.identity(seen)
+            why = history.judge(seen, now)
+            halts = why is not None and lacks_commits(seen, now)
+            if why is None and (witness := history.witness) is not None:
+                key, now_s = witness.object_key, asyncio.get_running_loop().time()
+                known = key in plane.files.by_key
+                found = plane.files.has_committed(key) if known else None
+                why = history.judge_witness(witness, found, now_s)
+                halts = why is not None
+                if found is None and not halts and not now.settled:
+                    raise ControlPlaneUnavailable(f"nobody knows whether {key} is committed")
+            if why is not None:
+                if halts:
+                    await plane.halt_history(why)
+                raise WrongHistory(f"Postgres is not the one that was seen: {why}")
+        self._connected = plane.server
 
     def __getattr__(self, name: str) -> Any:
         method, caller = getattr(self._plane, name), self._remote.caller.name
@@ -167,12 +200,16 @@ class RemotePlane:
             if isinstance(log, TopicIdPartition) and log.partition:
                 step = f"{name} {log.partition}"  # milestones are of partition 0
 
+            async def compared() -> Any:
+                await self._compare()
+                return await method(*args, **values)
+
             def served() -> Awaitable[Any]:
                 return self._server.serve(
                     caller,
                     name,
                     step,
-                    lambda: method(*args, **values),
+                    compared,
                     ControlPlaneUnavailable(f"{name}: the connection to Postgres broke"),
                     LoginRefused(f"{name}: Postgres lets nobody in"),
                 )
@@ -181,9 +218,13 @@ class RemotePlane:
                 await asyncio.sleep(0)
             for _ in range(ATTEMPTS):
                 try:
-                    return await self._remote.call(self._server.process, served, CALL_S)
+                    answer = await self._remote.call(self._server.process, served, CALL_S)
                 except TimeoutError:
                     continue
+                if name == "commit_file" and self._history is not None:
+                    now_s = asyncio.get_running_loop().time()
+                    self._history.acknowledged(values["object_key"], now_s)
+                return answer
             raise ControlPlaneUnavailable(f"{name}: Postgres does not answer")
 
         return call

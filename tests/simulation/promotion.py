@@ -1,8 +1,8 @@
-"""A standby of Postgres that lacks nothing takes over.
+"""A standby of Postgres takes over, which lacks nothing or what was committed last.
 
-What is modelled: connections end, calls under way have no outcome, the timeline grows by one, and
-nothing is committed until everybody who was active has been heard of on the new one. Not modelled:
-a standby that lacks commits (the plane in memory has one state), and the worker's beats.
+What is modelled: connections end, and new ones are compared with what was seen and committed in
+those before; calls under way have no outcome, the timeline grows by one, and nothing is committed
+until everybody who was active has been heard of on the new one. Not modelled: the worker's beats.
 """
 
 from __future__ import annotations

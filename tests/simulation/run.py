@@ -73,6 +73,9 @@ LOAD_S, SETTLED_S = 40.0, 1.0
 LOOK_S = 0.3
 """Between two looks at the bucket, and whether the load is over; and before and after each
 fault."""
+NOT_JUDGED_HALTED = (Kind.LOST, Kind.STUCK, Kind.MISTOLD)
+"""Of a history that is halted: what is missing is for an operator to find, and nobody is served
+until then. Nothing else is told or shown there instead."""
 BOUNDS = Bounds(stale=inf, answer=25.0, progress=25.0, sent=0.0, dense=True)
 """A client gives a request up after its patience (5 s), so what takes longer is a batch that is
 sent again. That, and errors, may last as long as a fault (6.5 s), until a lease lapses (2.5 s) and
@@ -304,7 +307,11 @@ class World:
             task.cancel()
         await asyncio.gather(*playing, return_exceptions=True)
         self.history.note(f"the load ends; {len(faults) - self.begun} faults were not begun")
-        await self._come_to_rest()
+        if self.is_halted:
+            self.history.note(f"the history is halted: {self.around.plane.history.halted}")
+            self._give_up()
+        else:
+            await self._come_to_rest()
 
     async def _load(self) -> None:
         """Until everything that was begun for the topic has ended, no fault is due or under way,
@@ -314,7 +321,8 @@ class World:
         while settled < SETTLED_S and self.loop.time() < latest:
             await asyncio.sleep(min(LOOK_S, latest - self.loop.time()))
             self._look()
-            settled = settled + LOOK_S if self.is_over() and not self._under_way else 0.0
+            over = (self.is_over() or self.is_halted) and not self._under_way
+            settled = settled + LOOK_S if over else 0.0
 
     async def _play(self, fault: Fault) -> None:
         milestones = self.around.milestones
@@ -363,13 +371,22 @@ class World:
         except TimeoutError:
             busy = [producer.name for producer in self.producers if producer.busy]
             self._unrest(f"busy are {busy}; {self.driver.stage}")
-        for producer in self.producers:
-            producer.stopping = True
-            producer.give_up()
+        self._give_up()
         for by_id in (False, True):
             await asyncio.gather(*(self._read_to_the_end(n, by_id) for n in range(PARTITIONS)))
             self.kafka.move_leader((self.topic_id, 0))
             await asyncio.sleep(0.5)
+
+    def _give_up(self) -> None:
+        for producer in self.producers:
+            producer.stopping = True
+            producer.give_up()
+
+    @property
+    def is_halted(self) -> bool:
+        """Whether it was found that Postgres lacks commits, which it does: nobody is served until
+        an operator has compared, and accepted it."""
+        return self.around.lacks_commits and self.around.plane.history.halted is not None
 
     def is_over(self) -> bool:
         """Whether what was begun for the topic has ended."""
@@ -492,10 +509,13 @@ def simulate(
         loop.run_until_complete(world.play(chosen))
         said = world.end()
         operations = list(world.history.operations)
+        broken = [*judge(operations, family.bounds), *said, *unplanned.found]
+        if world.is_halted:
+            broken = [one for one in broken if one.kind not in NOT_JUDGED_HALTED]
         return Result(
             seed,
             chosen,
-            [*judge(operations, family.bounds), *said, *unplanned.found],
+            broken,
             operations,
             list(world.history.events),
             world.driver.crossed,

@@ -27,6 +27,7 @@ from tests.simulation.faults import (
     NARROW,
     PERSISTS,
     PROMOTE,
+    PROMOTE_BEHIND,
     PUT_BACK,
     READ_BUCKET,
     READS,
@@ -703,6 +704,22 @@ def _promoted(chance: random.Random) -> list[Fault]:
     return found
 
 
+def _promoted_behind(chance: random.Random) -> list[Fault]:
+    """A standby that lacks the last commits takes over, and somebody else leads then: the gateway
+    that has told of them lives, is away, or is gone with the primary."""
+    after, nth = f"crossed > {LEADERS} commit_file", chance.choice((2, 5, 12))
+    lacks = near(chance, chance.choice((0.02, 0.2, 0.6)))
+    found = [
+        Fault(PROMOTE_BEHIND, after, 0.0, lacks, nth=nth),
+        Fault("move the leader", after, round(lacks + near(chance, 0.05), 4), 0.0, nth=nth),
+    ]
+    gone = ("kill", "kill and lose the disk of")
+    if kind := chance.choice(("", "cut", "freeze", *gone, *gone)):
+        begins, other = round(lacks - near(chance, 0.002), 4), "postgres" if kind == "cut" else ""
+        found.append(Fault(kind, after, begins, beyond_a_lease(chance), LEADERS, other, nth))
+    return found
+
+
 def _tiered(chance: random.Random) -> list[Fault]:
     """Retention takes the local segments of what producers have written last."""
     after = chance.choice(("track", "track ended", "quiesce", CLOSED, "roll ended"))
@@ -949,6 +966,7 @@ THEMES = (
     _refused_and_stored,
     _shorter_log,
     _begun_behind_late_append,
+    _promoted_behind,
 )
 """In the order of their turns."""
 

@@ -16,6 +16,7 @@ from tests.simulation.faults import (
     MILESTONES,
     NARROW,
     PROMOTE,
+    PROMOTE_BEHIND,
     PUT_BACK,
     RESTART,
     Fault,
@@ -48,6 +49,16 @@ def test_a_fault_brings_a_run_to_its_place_and_breaks_nothing(
     assert not result.violations, result.text()
     assert result.not_begun == 0, result.text()
     assert result.reached.get(place), result.reached
+
+
+@pytest.mark.parametrize(
+    ("after", "is_halted"), [("clients", False), (f"crossed > {LEADERS} commit_file", True)]
+)
+def test_a_standby_that_lacks_what_was_told_halts_the_history(after: str, is_halted: bool) -> None:
+    result = simulate(SEED, [Fault(PROMOTE_BEHIND, after, 0.0, 0.3)])
+    assert not result.violations, result.text()
+    assert result.not_begun == 0, result.text()
+    assert any("the history is halted" in event for event in result.events) == is_halted
 
 
 def test_the_load_lasts_until_a_late_migration_has_ended_and_its_faults_are_over() -> None:

@@ -9,10 +9,12 @@ from tests.history.violations import Kind
 from tests.simulation.loop import current
 from tests.simulation.plants.bug import PAST_B0, Change, Theme, as_in_table, edited, instead
 from tideline.control_plane.memory import MemoryControlPlane
+from tideline.control_plane.memory.files import WalFiles
 from tideline.control_plane.memory.gateways import ACTIVE, FENCED, Gateways
 from tideline.control_plane.memory.partition import Partition
 from tideline.control_plane.memory.topics import Topic, Topics
 from tideline.domain.ack_gate import Standing
+from tideline.domain.history import HistoryWatch, Witness
 from tideline.domain.quiescence import LeaseWatch
 from tideline.gateway.context import ConnectionRegistry
 from tideline.gateway.produce.handler import ProduceRequest
@@ -228,12 +230,30 @@ def _settled(self: MemoryControlPlane) -> None:
     return None
 
 
+FORGOTTEN = (Kind.LOST, Kind.DIFFERENT, Kind.BACK, Kind.STALE)
 bug("commit on an unsettled timeline (F3)", "after a promotion a gateway commits before the others "
     "have shown their last commits: offsets that were told are given again",
-    (Kind.LOST, Kind.DIFFERENT, Kind.BACK, Kind.STALE),
+    FORGOTTEN,
     instead(MemoryControlPlane, "_assert_settled", _settled))  # fmt: skip
 
 
+def _unjudged(
+    self: HistoryWatch, witness: Witness, is_committed: bool | None, now_s: float
+) -> str | None:
+    return None
+
+
+def _none_missing(self: WalFiles, stored: Any) -> tuple[str, ...]:
+    return ()
+
+
+bug("last commit unasked (F3)", "a gateway renews with a Postgres that was promoted, whether or "
+    "not that has the last commit that was answered to the gateway: offsets that were told are "
+    "given again", FORGOTTEN,
+    instead(HistoryWatch, "judge_witness", _unjudged))  # fmt: skip
+bug("absent ones lack nothing (F3)", "after a promotion a gateway that stays away is waited for no "
+    "longer, whatever the bucket has of it: offsets that it told are given again", FORGOTTEN,
+    instead(WalFiles, "missing", _none_missing))  # fmt: skip
 bug("whole answer relayed", "where a request went to Kafka as a whole its answer is passed on as "
     "it came, also what the gate has withheld of it", PAST_B0,
     edited(ProduceRequest, "outcome",
