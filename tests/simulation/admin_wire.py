@@ -1,5 +1,5 @@
-"""What an admin client and those who compare topic ids ask of the model's brokers: topics made and
-deleted by the controller, topic configs, and how far each broker has the metadata log."""
+"""What admin clients and those who compare topic ids ask of the model's brokers: topics made, grown
+and deleted by the controller, topic configs, and how far each broker has the metadata log."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ OFFERED = {
     ApiKey.DELETE_TOPICS: (5, 6),
     ApiKey.DESCRIBE_CONFIGS: (4, 4),
     DESCRIBE_QUORUM: (2, 2),
+    ApiKey.CREATE_PARTITIONS: (3, 3),
 }
 PATIENCE_S = 4.0
 """How long a broker waits for the controller."""
@@ -116,6 +117,32 @@ async def delete_topics(broker: Broker, request: Any, api: Messages) -> Any:
     return api.response(throttle_time=timedelta(0), responses=tuple(results))
 
 
+async def create_partitions(broker: Broker, request: Any, api: Messages) -> Any:
+    kafka, results = broker.kafka, []
+    for asked in request.topics:
+
+        def decide(asked: Any = asked) -> ErrorCode:
+            topic = kafka.topics.get(asked.name)
+            if topic is None:
+                return ErrorCode.unknown_topic_or_partition
+            if int(asked.count) <= topic.partitions:
+                return ErrorCode.invalid_partitions
+            if not request.validate_only:
+                kafka.grow(topic.name, int(asked.count))
+            return ErrorCode.none
+
+        code = await _at_controller(broker, decide)
+        results.append(
+            api.response_part(
+                "CreatePartitionsTopicResult",
+                name=asked.name,
+                error_code=ErrorCode.request_timed_out if code is None else code,
+                error_message=None,
+            )
+        )
+    return api.response(throttle_time=timedelta(0), results=tuple(results))
+
+
 async def describe_configs(broker: Broker, request: Any, api: Messages) -> Any:
     results = []
     for resource in request.resources:
@@ -189,4 +216,5 @@ ANSWERS: dict[int, Callable[[Broker, Any, Messages], Any]] = {
     ApiKey.DELETE_TOPICS: delete_topics,
     ApiKey.DESCRIBE_CONFIGS: describe_configs,
     DESCRIBE_QUORUM: describe_quorum,
+    ApiKey.CREATE_PARTITIONS: create_partitions,
 }

@@ -553,6 +553,11 @@ class Producer(Client):
         return row.error_code, int(row.base_offset)
 
     @property
+    def begun(self) -> int:
+        """Batches, of its producer id."""
+        return self._number
+
+    @property
     def busy(self) -> bool:
         """Something is unanswered."""
         return bool(self._waiting)

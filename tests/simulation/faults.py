@@ -41,6 +41,9 @@ PROMOTE_BEHIND = "promote a standby of Postgres that has received nothing"
 RESET = "reset clients' connections to"
 SCAN_STOPS = "the scan for producers stops early"
 """From the run's beginning on: a constant of it, which a schedule turns (``constants.py``)."""
+GROWS = "a client adds a partition through"
+GROWS_PAST = "a client adds a partition, and writes so many batches to it, at"
+"""At a broker itself, past the gateways; ``other``: how many."""
 THROTTLE = "brokers throttle the fetches of"
 THROTTLED_S = 0.2
 """How long a client is told to wait by a fetch that is over its quota."""
@@ -273,6 +276,10 @@ def _fall_behind(world: World, fault: Fault) -> None:
     world.around.fall_behind()
 
 
+def _grow(world: World, fault: Fault) -> None:
+    world.growth.begin(fault)
+
+
 def _tier(world: World, fault: Fault) -> None:
     """Most of what is replicated goes from local disks: it is in remote storage alone."""
     world.kafka.let_local_go((world.topic_id, 0), 0.8)
@@ -342,6 +349,8 @@ KINDS: dict[str, tuple[Callable[[World, Fault], None], Callable[[World, Fault], 
     "wall clock goes back at": (_wall_back, _nothing),
     "local segments go": (_tier, _nothing),
     PROMOTE: (_promote, _nothing),
+    GROWS: (_grow, _nothing),
+    GROWS_PAST: (_grow, _nothing),
     PROMOTE_BEHIND: (_fall_behind, _promote),
     "cut off": (_cut_off, _let_back),
     "Postgres is slow with acknowledgements of tracking by": (_stall, _go_on),
@@ -395,6 +404,8 @@ AT_ONCE = (
     RESET,
     BEGINS,
     READS,
+    GROWS,
+    GROWS_PAST,
 )
 ALL = ("gateway1", "gateway2", "gateway3")
 CLIENTS = "clients"

@@ -61,7 +61,7 @@ class NoQuotas(ClientQuotas):
         pass
 
 
-NO_ROWS = ("now_ms", "milestones", "set_at", "_listeners")
+NO_ROWS = ("now_ms", "milestones", "set_at", "grown_at", "_listeners")
 """Of a plane in memory: what a standby has not got from its primary."""
 
 
@@ -74,12 +74,20 @@ class Plane(MemoryControlPlane):
         super().__init__(now_ms)
         self.set_at: dict[TopicIdPartition, float] = {}
         """When B0 was set, on the loop's clock."""
+        self.grown_at: dict[TopicIdPartition, float] = {}
+        """When partitions that were added began diskless, on that clock."""
 
     async def initialize_diskless_migration(self, boundary: BoundaryToPersist) -> None:
         await super().initialize_diskless_migration(boundary)
         self.set_at.setdefault(boundary.log, asyncio.get_running_loop().time())
         if boundary.log.partition == 0 and self.milestones.reach("B0"):
             await asyncio.sleep(0)
+
+    async def add_partitions(self, name: str, topic_id: UUID, first: int, total: int) -> None:
+        await super().add_partitions(name, topic_id, first, total)
+        for number in range(first, total):
+            log = TopicIdPartition(topic_id, number)
+            self.grown_at.setdefault(log, asyncio.get_running_loop().time())
 
     def copied(self) -> dict[str, Any]:
         """All that is committed now, as a standby has it."""

@@ -360,7 +360,7 @@ class Kafka:
         """Told of each creation and deletion, when the controller has decided it."""
         self.milestones = Milestones()
         self.has_admins = False
-        """Whether topics are made and deleted, and ids compared, while it runs."""
+        """Whether topics are made, deleted or grown, and ids compared, while it runs."""
         self.decisions = 0
         """The end of the metadata log."""
         self._alive: dict[int, float] = {}
@@ -375,13 +375,22 @@ class Kafka:
         topic.configs |= {"remote.storage.enable": "true"} if configs is None else configs
         self.topics[name] = topic
         self.names.begin(topic.id)
+        self._place(topic, 0)
+        self.on_change(topic, True)
+        return topic
+
+    def grow(self, name: str, partitions: int) -> None:
+        """The topic has so many from now on."""
+        topic = self.topics[name]
+        first, topic.partitions = topic.partitions, partitions
+        self._place(topic, first)
+
+    def _place(self, topic: Topic, first: int) -> None:
         nodes = sorted(self.brokers)
-        for number in range(partitions):
+        for number in range(first, topic.partitions):
             shift = (number + self._made) % len(nodes)
             replicas = tuple(nodes[shift:] + nodes[:shift])
             self._decide((topic.id, number), View(replicas[0], 0, replicas, replicas))
-        self.on_change(topic, True)
-        return topic
 
     def delete(self, name: str) -> None:
         topic = self.topics.pop(name)

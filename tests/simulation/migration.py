@@ -17,6 +17,7 @@ from temporalio.converter import PayloadConverter
 from temporalio.exceptions import ApplicationError
 
 from activities.registration import ACTIVITIES
+from activities.topic import tell_of_growth
 from tests.simulation.broker_wire import PORT, host_of
 from tests.simulation.durable import CHILDREN, Run, Temporal
 from tests.simulation.faults import RESTART
@@ -40,6 +41,7 @@ from tideline.domain.messages import (
     TopicActivity,
     TopicOutcome,
     TopicRef,
+    TopicStep,
 )
 from tideline.domain.migration import Phase
 from tideline.kafka import log_reader
@@ -133,7 +135,7 @@ class TopicsModel:
 
 
 class Observer(KafkaObserver):
-    """Nobody adds partitions in the model."""
+    """Counts partitions as the controller has them."""
 
     def __init__(self, cluster: KafkaCluster, kafka: Kafka, milestones: Milestones) -> None:
         super().__init__(cluster, 2_000)
@@ -237,9 +239,11 @@ class Driver:
             TopicActivity.FOLLOW_TOPIC_MIGRATION: self._follow,
             Phase.READINESS: _at_once,
             TopicActivity.AWAIT_READINESS: _all_ready,
-            TopicActivity.TELL_OF_GROWTH: _nothing_grew,
+            TopicActivity.TELL_OF_GROWTH: self._tell_of_growth,
         }
         self.temporal = Temporal(world.loop, steps, worker.serving, self._began, self._succeeded)
+        self.topic_grows = False
+        """Only then brokers are asked whether it has: the question moves what comes after it."""
         self._running, self._triggers = "", 0
         self._followed: dict[str, asyncio.Task[TopicOutcome]] = {}
         self.final = {failures.UNKNOWN_TOPIC, failures.TOPIC_CHANGED}
@@ -281,6 +285,13 @@ class Driver:
                 return
             self.milestones.reach(RESTART)
             await asyncio.sleep(AGAIN_S)
+
+    async def _tell_of_growth(self, services: Any, step: TopicStep) -> GrowthFound:
+        if not self.topic_grows:
+            return GrowthFound()
+        found = await tell_of_growth(services, step)
+        self._history.note(f"the worker tells of growth: {found.reason or 'none is left'}")
+        return found
 
     async def _follow(self, services: Any, request: JoinRequest) -> Followed:
         """Runs where workflows run, as the server would start and watch it."""
@@ -333,10 +344,6 @@ class Driver:
 
 async def _all_ready(services: Any, request: ReadinessRequest) -> ReadinessFound:
     return ReadinessFound(ready=request.partitions)
-
-
-async def _nothing_grew(services: Any, given: Any) -> GrowthFound:
-    return GrowthFound()
 
 
 async def _at_once(services: Any, given: Any) -> None:

@@ -249,7 +249,7 @@ class Recreation(World):
         super().start_clients()
         process = Process(self.loop, "admin")
         self.admin = Admin(
-            self.loop, self._addresses(), TOPIC, self.kafka.names, self.plan, PARTITIONS,
+            self.loop, self.addresses(), TOPIC, self.kafka.names, self.plan, PARTITIONS,
             self.history, self._reach,
         )  # fmt: skip
         process.spawn(self._recreate(self.admin), "admin")

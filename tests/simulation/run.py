@@ -27,8 +27,9 @@ from tests.simulation.broker_wire import PORT, run_broker
 from tests.simulation.bucket import BucketJudge
 from tests.simulation.clients import Consumer, History, Prober, Producer, Style
 from tests.simulation.constants import settings_of, tight, turned
-from tests.simulation.faults import SCAN_STOPS, UNTIL_S, Fault
+from tests.simulation.faults import GROWS, GROWS_PAST, SCAN_STOPS, UNTIL_S, Fault
 from tests.simulation.gateways import Gateway, Surroundings
+from tests.simulation.growth import Growth
 from tests.simulation.kafka import Kafka
 from tests.simulation.loop import Process, current, deterministic, uncollected
 from tests.simulation.migration import Driver, Worker
@@ -40,6 +41,7 @@ from tideline.gateway.tracking import lease
 from tideline.gateway.transport import listener
 
 R = TypeVar("R", bound=Consumer)
+Addresses = list[tuple[str, int]]
 TOPIC, PARTITIONS = "orders", 2
 NODES = (1, 2, 3)
 STANDS_IN_FROM = 1_000_000
@@ -167,6 +169,7 @@ class World:
         """Whose double no fault ends."""
         self.worker = Worker(self.around, self.kafka, "worker")
         self.driver = Driver(self.around, self.worker, TOPIC)
+        self.growth = Growth(self, TOPIC, PARTITIONS)
         self.producers: list[Producer] = []
         self.clients: list[str] = []
         self.topic_id = UUID(int=0)
@@ -217,7 +220,7 @@ class World:
             "s3": self.around.s3,
         }[name]
 
-    def _addresses(self) -> list[tuple[str, int]]:
+    def addresses(self) -> list[tuple[str, int]]:
         return [gateway.address for gateway in self.gateways.values()]
 
     def start(self) -> None:
@@ -253,7 +256,7 @@ class World:
         if name in self.without:
             return
         producer = Producer(
-            self.loop, name, self._addresses(), TOPIC, style, self.history, self.kafka.names,
+            self.loop, name, self.addresses(), TOPIC, style, self.history, self.kafka.names,
             every_s=self.chance.choice((0.1, 0.2, 0.3)), by_id=style is Style.JAVA,
             partition=self.partition, number=partition,
         )  # fmt: skip
@@ -267,9 +270,14 @@ class World:
             self.around.milestones.reach(f"{name} begins")
             self._begin_to_write(name, Style(name.partition("-")[0]), 0)
 
-    def begin_to_read(self, name: str) -> None:
+    def begin_to_write_to(self, name: str, number: int) -> None:
+        """To another partition than the first."""
+        if not any(producer.stopping for producer in self.producers):
+            self._begin_to_write(name, Style(name.partition("-")[0]), number)
+
+    def begin_to_read(self, name: str, number: int = 0, begins: Which = Which.LATEST) -> None:
         if name not in self.without:
-            self._begin(self.reader(Consumer, name, 0, by_id=False, begins=Which.LATEST))
+            self._begin(self.reader(Consumer, name, number, by_id=False, begins=begins))
 
     def read_bucket(self, at_each_commit: bool) -> None:
         if self._reading is not None:
@@ -282,10 +290,12 @@ class World:
             await self.around.milestones.next("gateway commit_file done")
             self._look()
 
-    def reader(self, kind: type[R], name: str, number: int, **given: Any) -> R:
-        """Not yet begun."""
+    def reader(
+        self, kind: type[R], name: str, number: int, at: Addresses | None = None, **given: Any
+    ) -> R:
+        """Not yet begun. ``at``: who is asked first; gateways, as a rule."""
         return kind(
-            self.loop, name, self._addresses(), TOPIC, self.history,
+            self.loop, name, self.addresses() if at is None else at, TOPIC, self.history,
             self.kafka.names, partition=self.partition, number=number, **given,
         )  # fmt: skip
 
@@ -294,6 +304,8 @@ class World:
         Process(self.loop, consumer.name).spawn(consumer.run(), consumer.name)
 
     async def play(self, faults: Sequence[Fault]) -> None:
+        if any(fault.kind in (GROWS, GROWS_PAST) for fault in faults):
+            self.growth.expect()
         await self.around.plane.attest_cluster("simulated", "operator", "brokers are closed")
         self.start()
         await asyncio.sleep(1.0)
@@ -373,7 +385,8 @@ class World:
             self._unrest(f"busy are {busy}; {self.driver.stage}")
         self._give_up()
         for by_id in (False, True):
-            await asyncio.gather(*(self._read_to_the_end(n, by_id) for n in range(PARTITIONS)))
+            read = [(n, self.addresses()) for n in range(PARTITIONS)] + self.growth.read_at()
+            await asyncio.gather(*(self._read_to_the_end(n, by_id, at) for n, at in read))
             self.kafka.move_leader((self.topic_id, 0))
             await asyncio.sleep(0.5)
 
@@ -381,6 +394,7 @@ class World:
         for producer in self.producers:
             producer.stopping = True
             producer.give_up()
+        self.growth.give_up()
 
     @property
     def is_halted(self) -> bool:
@@ -390,7 +404,12 @@ class World:
 
     def is_over(self) -> bool:
         """Whether what was begun for the topic has ended."""
-        return self.driver.ended.is_set()
+        return self.driver.ended.is_set() and not self.growth.is_under_way
+
+    @property
+    def operations(self) -> list[Operation]:
+        """What is judged."""
+        return self.growth.promised(self.history.operations)
 
     def end(self) -> list[Violation]:
         """What the world itself has to say, at the end of the run."""
@@ -405,18 +424,18 @@ class World:
         for producer in self.producers:
             producer.tell_elsewhere()
         self._look()
-        return [*self.found, *self.bucket.told(self.history.operations)]
+        return [*self.found, *self.bucket.told(self.operations)]
 
     def _look(self) -> None:
         self.found += [v for v in self.bucket.judge() if v not in self.found]
 
-    async def _read_to_the_end(self, number: int, by_id: bool) -> None:
+    async def _read_to_the_end(self, number: int, by_id: bool, at: Addresses) -> None:
         how = "id" if by_id else "name"
-        last = self.reader(Consumer, f"last-{number}-{how}", number, by_id=by_id)
+        last = self.reader(Consumer, f"last-{number}-{how}", number, at, by_id=by_id)
         if not await self._has_read(last):
             self._unrest(f"{last.name} did not come to the end: at {last.position}")
             return
-        prober = self.reader(Prober, f"prober-{number}-{how}", number, by_id=by_id)
+        prober = self.reader(Prober, f"prober-{number}-{how}", number, at, by_id=by_id)
         partition = self.partition(self.topic_id, number)
         sent = [o for o in self.history.operations if isinstance(o, Produce)
                 and o.partition == partition]  # fmt: skip
@@ -508,7 +527,7 @@ def simulate(
         stack.enter_context(world.driver.temporal.in_place())
         loop.run_until_complete(world.play(chosen))
         said = world.end()
-        operations = list(world.history.operations)
+        operations = world.operations
         broken = [*judge(operations, family.bounds), *said, *unplanned.found]
         if world.is_halted:
             broken = [one for one in broken if one.kind not in NOT_JUDGED_HALTED]

@@ -21,6 +21,8 @@ from tests.simulation.faults import (
     COPY,
     END_READ,
     GOES_ON_WITH_B0,
+    GROWS,
+    GROWS_PAST,
     HANGING_B0,
     LEADERS,
     MILESTONES,
@@ -903,6 +905,18 @@ def _begun_behind_late_append(chance: random.Random) -> list[Fault]:
     ]  # fmt: skip
 
 
+def _grown(chance: random.Random) -> list[Fault]:
+    """Partitions are added: at a broker itself, where somebody writes to it, or nobody does, while
+    the topic migrates; and through a gateway, when it has."""
+    after = chance.choice(("track ended", "quiesce", "crossed"))
+    batches = str(chance.choice((0, 1, 4, 4)))
+    broker = f"broker{chance.choice((1, 2, 3))}"
+    return [
+        Fault(GROWS_PAST, after, near(chance, 0.01), 0.0, broker, batches),
+        Fault(GROWS, "crossed", round(chance.uniform(5.0, 7.0), 3), 0.0, chance.choice(ALL)),
+    ]
+
+
 THEMES = (
     _unheard,
     _untracked,
@@ -967,6 +981,7 @@ THEMES = (
     _shorter_log,
     _begun_behind_late_append,
     _promoted_behind,
+    _grown,
 )
 """In the order of their turns."""
 

@@ -6,11 +6,14 @@ import asyncio
 
 import pytest
 
+from tests.history.operations import Outcome, Produce
 from tests.simulation.coverage import FROM_SNAPSHOT, OLDER, missing, summary
 from tests.simulation.faults import (
     ALL,
     CLOSED,
     COPY,
+    GROWS,
+    GROWS_PAST,
     KINDS,
     LEADERS,
     MILESTONES,
@@ -59,6 +62,18 @@ def test_a_standby_that_lacks_what_was_told_halts_the_history(after: str, is_hal
     assert not result.violations, result.text()
     assert result.not_begun == 0, result.text()
     assert any("the history is halted" in event for event in result.events) == is_halted
+
+
+@pytest.mark.parametrize(("batches", "written"), [("4", {0, 1, 2}), ("0", {0, 1, 2, 3})])
+def test_a_topic_grows_over_a_partition_that_holds_nothing_alone(
+    batches: str, written: set[int]
+) -> None:
+    past = Fault(GROWS_PAST, "crossed", 0.0, 0.0, "broker1", batches)
+    result = simulate(SEED, [past, Fault(GROWS, "crossed", 3.0, 0.0, LEADERS)])
+    assert not result.violations, result.text()
+    assert result.not_begun == 0, result.text()
+    sent = [one for one in result.operations if isinstance(one, Produce)]
+    assert {o.partition.number for o in sent if o.outcome is Outcome.ACKNOWLEDGED} == written
 
 
 def test_the_load_lasts_until_a_late_migration_has_ended_and_its_faults_are_over() -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from tests.history.violations import Kind
 from tests.simulation.plants.bug import PAST_B0, Theme, edited, instead
 from tideline.control_plane.memory.topics import Topics
+from tideline.domain.grown import NewLog
 from tideline.gateway.admin import topics as admin_topics
 from tideline.gateway.admin.create_topics import CreateTopicsHandler, _Creation
 from tideline.gateway.admin.tellings import Tellings
 from tideline.gateway.tracking.view import TrackingView
+from tideline.migration import growth
 
 THEME = Theme()
 bug = THEME.bug
@@ -51,6 +54,12 @@ bug("names go on", "a gateway neither looks whether a name means another topic i
     "remembers which ids are dead: what is written by name goes into the dead one's suffix", OTHERS,
     instead(TrackingView, "displace", _forgets), instead(TrackingView, "_bury", _forgets),
     recreation=True)  # fmt: skip
+
+
+def _nobody(logs: Sequence[NewLog]) -> NewLog | None:
+    return None
+
+
 bug("growth over records (F5)", "a topic grows over a partition that nobody knows, without a look "
     "at its log: what it holds is hidden", (Kind.LOST, *PAST_B0),
     edited(admin_topics, "assert_always_empty",
@@ -58,3 +67,6 @@ bug("growth over records (F5)", "a topic grows over a partition that nobody know
             "held = None\n    if held is not None:"),
            ("if (unknown := first_in_the_way(logs)) is not None:",
             "unknown = None\n    if unknown is not None:")))  # fmt: skip
+bug("grown as it is (F5)", "the worker takes every partition that came past the gateways for one "
+    "that begins diskless, also one that holds records: they are hidden", (Kind.LOST, *PAST_B0),
+    instead(growth, "first_in_the_way", _nobody))  # fmt: skip
