@@ -707,18 +707,19 @@ def _promoted(chance: random.Random) -> list[Fault]:
 
 
 def _promoted_behind(chance: random.Random) -> list[Fault]:
-    """A standby that lacks the last commits takes over, and somebody else leads then: the gateway
-    that has told of them lives, is away, or is gone with the primary."""
-    after, nth = f"crossed > {LEADERS} commit_file", chance.choice((2, 5, 12))
-    lacks = near(chance, chance.choice((0.02, 0.2, 0.6)))
+    """A standby that lacks the last commit of a gateway, and little more, takes over when clients
+    have been told of it, and somebody else leads then: the gateway lives, is away, or is gone with
+    the primary."""
+    commit, nth = f"crossed > {LEADERS} commit_file", chance.choice((2, 5, 12))
+    done, lacks = f"{commit} done", near(chance, chance.choice((0.03, 0.03, 0.1, 0.3)))
     found = [
-        Fault(PROMOTE_BEHIND, after, 0.0, lacks, nth=nth),
-        Fault("move the leader", after, round(lacks + near(chance, 0.05), 4), 0.0, nth=nth),
+        Fault(PROMOTE_BEHIND, commit, 0.0, lacks, nth=nth, until=f"{LEADERS} commit_file done"),
+        Fault("move the leader", done, round(lacks + near(chance, 0.05), 4), 0.0, nth=nth),
     ]
     gone = ("kill", "kill and lose the disk of")
     if kind := chance.choice(("", "cut", "freeze", *gone, *gone)):
         begins, other = round(lacks - near(chance, 0.002), 4), "postgres" if kind == "cut" else ""
-        found.append(Fault(kind, after, begins, beyond_a_lease(chance), LEADERS, other, nth))
+        found.append(Fault(kind, done, begins, beyond_a_lease(chance), LEADERS, other, nth))
     return found
 
 
