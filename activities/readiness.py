@@ -46,7 +46,8 @@ async def readiness(services: WorkerServices, given: PhaseInput) -> None:
             end = await prefix_end(services, given)
             if start.offset >= end:
                 evidence.observed |= {"log_start": start.offset}
-                await prefix_gone(services, given, max(start.offset, given.boundary), evidence)
+                log_start = max(start.offset, given.boundary)
+                await prefix_gone(services, given, layout, log_start, evidence)
                 await services.control_plane.set_tiering_complete(
                     key, given.generation, True, "the prefix is empty"
                 )

@@ -22,6 +22,7 @@ from activities.attempt import (
     wait_bound_ms,
     waiting,
 )
+from tideline.control_plane.errors import StaleLeaderEpoch
 from tideline.domain import failures
 from tideline.domain.ids import TopicPartition
 from tideline.domain.log_gap import in_words
@@ -75,10 +76,10 @@ async def zombie_cleanup(services: WorkerServices, given: PhaseInput) -> None:
                 "high_watermarks": {str(n): hw for n, hw in survey.watermarks.items()},
             }
             if survey.log_start >= given.boundary:
-                await prefix_gone(services, given, survey.log_start, evidence)
+                await prefix_gone(services, given, survey.layout, survey.log_start, evidence)
             end = await prefix_end(services, given)
             if survey.log_start >= end and end < given.boundary:
-                await prefix_gone(services, given, given.boundary, evidence)
+                await prefix_gone(services, given, survey.layout, given.boundary, evidence)
             why = await _gap(services, given, survey, number, evidence, end)
             if not why:
                 await _export_tail(services, given, survey, evidence)
@@ -213,13 +214,18 @@ async def prefix_end(services: WorkerServices, given: PhaseInput) -> int:
 
 
 async def prefix_gone(
-    services: WorkerServices, given: PhaseInput, log_start: int, evidence: PhaseEvidence
+    services: WorkerServices,
+    given: PhaseInput,
+    layout: PartitionLayout,
+    log_start: int,
+    evidence: PhaseEvidence,
 ) -> None:
-    """Kafka's log begins at ``log_start``, at or past B0: nothing is left below B0.
+    """At the leader of ``layout`` Kafka's log begins at ``log_start``, at or past B0: nothing is
+    left below B0.
 
     The partition becomes DISKLESS_ONLY. If B0 points below the log while the suffix is still
     empty, B0 is unset instead and this fails as BoundaryReset, as it does if an attempt whose
-    answer was lost has unset it.
+    answer was lost has unset it; as Waiting where the leader that was asked is one of before B0.
     """
     row = await services.control_plane.tracked_partition(
         given.ref.log.topic_id, given.ref.partition
@@ -231,7 +237,13 @@ async def prefix_gone(
     evidence.observed |= {"prefix": "gone", "suffix_empty": empty}
     has_prefix = row is not None and row.state is MigrationState.HYBRID
     if log_start > given.boundary and empty and has_prefix:
-        await services.control_plane.reset_boundary(given.ref.log, given.generation)
+        try:
+            await services.control_plane.reset_boundary(
+                given.ref.log, given.generation, layout.leader_epoch
+            )
+        except StaleLeaderEpoch as error:
+            # Asked of a leader that was deposed before B0: whoever leads now is asked next.
+            raise waiting(str(error)) from error
         raise failure(
             failures.BOUNDARY_RESET,
             f"the log starts at {log_start}, past B0 = {given.boundary}, and the suffix is "

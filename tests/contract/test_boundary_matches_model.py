@@ -167,7 +167,7 @@ def test_the_boundary_behaves_as_its_model(database: Database) -> None:
             def commit_and_reset(self, again: bool) -> None:
                 if again:
                     self.commit()
-                self.reset(0)
+                self.reset(0, 3)
 
             @rule()
             def commit(self) -> None:
@@ -182,9 +182,9 @@ def test_the_boundary_behaves_as_its_model(database: Database) -> None:
                 if outcome.error is CommitError.NONE:
                     happened.add("committed")
 
-            @rule(age=AGE)
-            def reset(self, age: int) -> None:
-                self.attempt("reset_boundary", self.log, self.row.generation - age)
+            @rule(age=AGE, epoch=EPOCHS)
+            def reset(self, age: int, epoch: int) -> None:
+                self.attempt("reset_boundary", self.log, self.row.generation - age, epoch)
 
             @rule()
             def abort(self) -> None:
@@ -231,7 +231,7 @@ def test_the_boundary_behaves_as_its_model(database: Database) -> None:
             # Lives in order, so that what must happen at all has happened.
             life = Boundary()
             life.quiesce_and_propose(5, 0, frozenset(), -1, "none")
-            life.reset(0)
+            life.reset(0, 3)
             life.close(0)
             life.teardown()
             life = Boundary()

@@ -89,9 +89,9 @@ async def test_other_seeds_for_the_same_b0_are_rejected(scene: Scene) -> None:
 async def test_a_stale_leader_epoch_is_rejected_even_after_a_reset(scene: Scene) -> None:
     gateway = await scene.gateway()
     log = await scene.hybrid_log(gateway, 10)
-    with pytest.raises(StaleLeaderEpoch, match=r"epoch 2 .* was set at epoch 3"):
+    with pytest.raises(StaleLeaderEpoch, match=r"epoch 2 .* was set, or reset, at epoch 3"):
         await scene.persist(log, 10, 1, epoch=2)
-    await scene.plane.reset_boundary(log, 1)
+    await scene.plane.reset_boundary(log, 1, 3)
     generation = await scene.quiesce(log, [gateway])
     with pytest.raises(StaleLeaderEpoch):
         await scene.persist(log, 12, generation, epoch=2)
@@ -99,12 +99,27 @@ async def test_a_stale_leader_epoch_is_rejected_even_after_a_reset(scene: Scene)
     assert await scene.plane.get_diskless_log_start_offset(log) == 12
 
 
+async def test_after_a_reset_an_epoch_older_than_the_one_that_saw_it_is_stale(scene: Scene) -> None:
+    """Its leader was deposed before the log was seen to begin past B0 (seed 000, I2)."""
+    gateway = await scene.gateway()
+    log = await scene.hybrid_log(gateway, 10)
+    with pytest.raises(StaleLeaderEpoch):
+        await scene.plane.reset_boundary(log, 1, 2)
+    await scene.plane.reset_boundary(log, 1, 7)
+    generation = await scene.quiesce(log, [gateway])
+    with pytest.raises(StaleLeaderEpoch, match=r"epoch 6 .* was set, or reset, at epoch 7"):
+        await scene.persist(log, 12, generation, epoch=6)
+    with pytest.raises(StaleLeaderEpoch):
+        await scene.plane.set_diskless_log_start_offset(log, 12, 6)
+    await scene.persist(log, 12, generation, epoch=7)
+
+
 async def test_a_reset_takes_readiness_back_until_it_is_observed_anew(scene: Scene) -> None:
     gateway = await scene.gateway()
     log = await scene.hybrid_log(gateway, 10)
     await scene.plane.set_tiering_complete(log, 1, True, "3 segments cover the prefix")
     assert await is_ready(scene, log)
-    await scene.plane.reset_boundary(log, 1)
+    await scene.plane.reset_boundary(log, 1, 3)
     assert not await is_ready(scene, log)
     await scene.persist(log, 12, await scene.quiesce(log, [gateway]))
     assert not await is_ready(scene, log), "what was true of another prefix says nothing"
@@ -122,7 +137,7 @@ async def test_after_a_reset_the_same_epoch_sets_another_value_under_a_new_quies
     """Seed 000, I2, asks for a higher epoch; here the suffix is empty and the quiesce a fence."""
     gateway = await scene.gateway()
     log = await scene.hybrid_log(gateway, 10)
-    await scene.plane.reset_boundary(log, 1)
+    await scene.plane.reset_boundary(log, 1, 3)
     with pytest.raises(QuiesceNotClosed):
         await scene.persist(log, 12, 1, epoch=3)
     await scene.persist(log, 12, await scene.quiesce(log, [gateway]), epoch=3)
@@ -135,7 +150,7 @@ async def test_a_reset_voids_the_generation_whose_acknowledgements_came_before_i
     """Gateways take appends again from the reset on: what they acknowledged says nothing."""
     gateway = await scene.gateway()
     log = await scene.hybrid_log(gateway, 10)
-    await scene.plane.reset_boundary(log, 1)
+    await scene.plane.reset_boundary(log, 1, 3)
     with pytest.raises(QuiesceNotClosed, match=r"generation 1 .* was closed before and is void"):
         await scene.plane.close_generation(log, 1, 60_000)
     assert await scene.plane.void_expired_quiesce(log), "it takes classic appends"
@@ -355,7 +370,7 @@ async def test_a_boundary_with_data_behind_it_is_never_reset(scene: Scene) -> No
     log = await scene.hybrid_log(gateway, 10)
     await scene.commit(gateway, batch(log))
     with pytest.raises(ResetRefused, match="offsets 10 to 10"):
-        await scene.plane.reset_boundary(log, 1)
+        await scene.plane.reset_boundary(log, 1, 3)
 
 
 async def test_of_a_reset_and_a_commit_at_once_exactly_one_wins(scene: Scene) -> None:
@@ -364,7 +379,7 @@ async def test_of_a_reset_and_a_commit_at_once_exactly_one_wins(scene: Scene) ->
     for _ in range(10):
         log = await scene.hybrid_log(gateway, 10)
         reset, (committed,) = await asyncio.gather(
-            scene.plane.reset_boundary(log, 1),
+            scene.plane.reset_boundary(log, 1, 3),
             scene.commit(gateway, batch(log)),
             return_exceptions=True,
         )

@@ -32,7 +32,7 @@ async def test_a_migration_its_starts_and_its_end_are_told(scene: Scene) -> None
         scene.plane = cast(ControlPlane, CatalogedControlPlane(asked, writer))
         gateway = await scene.gateway()
         log = await scene.hybrid_log(gateway, 10, [seed()])
-        await scene.plane.reset_boundary(log, 1)
+        await scene.plane.reset_boundary(log, 1, 3)
         await scene.persist(log, 12, await scene.quiesce(log, [gateway], 11), seeds=[seed()])
         await scene.commit(gateway, batch(log, records=5))
         assert await scene.plane.delete_records(log, 14) == 14

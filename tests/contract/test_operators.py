@@ -92,7 +92,7 @@ async def test_an_older_look_accepts_nothing(scene: Scene) -> None:
     log = await scene.hybrid_log(await scene.gateway())
     with pytest.raises(StaleGeneration):
         await accept(scene, log, 7, generation=0)
-    with pytest.raises(StaleLeaderEpoch, match="B0 was set at epoch 3"):
+    with pytest.raises(StaleLeaderEpoch, match="B0 was set, or reset, at epoch 3"):
         await accept(scene, log, 7, epoch=2)
     await accept(scene, log, 7, epoch=6)
     with pytest.raises(StaleLeaderEpoch, match="a gap was accepted at epoch 6"):
@@ -103,7 +103,7 @@ async def test_a_reset_takes_the_gap_with_it_and_the_next_b0_begins_without(scen
     gateway = await scene.gateway()
     log = await scene.hybrid_log(gateway)
     await accept(scene, log, 7)
-    await scene.plane.reset_boundary(log, 1)
+    await scene.plane.reset_boundary(log, 1, 3)
     with pytest.raises(BoundaryUnset):
         await accept(scene, log, 6)
     generation = await scene.quiesce(log, [gateway])
@@ -118,7 +118,7 @@ async def test_of_a_reset_and_an_acceptance_at_once_no_gap_outlives_its_b0(scene
     for _ in range(8):
         log = await scene.hybrid_log(gateway)
         results = await asyncio.gather(
-            scene.plane.reset_boundary(log, 1), accept(scene, log, 7), return_exceptions=True
+            scene.plane.reset_boundary(log, 1, 3), accept(scene, log, 7), return_exceptions=True
         )
         assert results[0] is None
         assert results[1] is None or isinstance(results[1], BoundaryUnset)
@@ -175,7 +175,7 @@ async def test_of_a_reset_and_a_forced_completion_at_once_exactly_one_wins(scene
         _, log = await crossed_topic(scene)
         forced, reset = await asyncio.gather(
             scene.plane.force_completion(log.topic_id, "ada", "segments are lost"),
-            scene.plane.reset_boundary(log, 1),
+            scene.plane.reset_boundary(log, 1, 3),
             return_exceptions=True,
         )
         boundary = await scene.plane.get_diskless_log_start_offset(log)

@@ -60,7 +60,7 @@ async def test_the_gateway_commits_but_does_not_set_boundaries(
         seen = await postgres_scene.plane.identity()
         assert disagreement(seen, await plane.identity(seen)) is None
         with pytest.raises(ControlPlaneFailure, match="permission denied"):
-            await plane.reset_boundary(log, 0)
+            await plane.reset_boundary(log, 0, 0)
         with pytest.raises(ControlPlaneFailure, match="permission denied"):
             await plane.abort_migration(log.topic_id)
 

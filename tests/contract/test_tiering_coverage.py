@@ -217,7 +217,7 @@ async def test_a_verdict_on_another_boundary_or_generation_is_refused(tiered: Ti
     for fence in ({"generation": 0}, {"boundary": 9}):
         assert "TL003" in (recorded(tiered, log, False, 950, **fence).refused or "")
     assert await ready(tiered, log)
-    await postgres_scene.plane.reset_boundary(log, 1)
+    await postgres_scene.plane.reset_boundary(log, 1, 3)
     assert "TL022" in (recorded(tiered, log, True, 950).refused or "")
     generation = await postgres_scene.quiesce(log, [tiered.gateway], 9)
     await postgres_scene.persist(log, 20, generation)

@@ -138,7 +138,7 @@ async def test_jobs_tier_but_neither_commit_nor_set_boundaries(
     async with connect(database.settings("tideline_jobs"), application_name="test") as plane:
         for refused in (
             plane.commit_file(gateway.gateway_id, gateway.incarnation, "k", 1, [batch(log)]),
-            plane.reset_boundary(log, 0),
+            plane.reset_boundary(log, 0, 0),
             plane.delete_topic(log.topic_id),
         ):
             with pytest.raises(ControlPlaneFailure, match="permission denied"):

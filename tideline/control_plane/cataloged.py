@@ -379,12 +379,14 @@ class CatalogedControlPlane:
             at = (log.topic_id, log.partition, row.generation, leader_epoch, boundary)
             await self._set_boundary(Boundary(*at, None, 0, -1, -1), ask)
 
-    async def reset_boundary(self, log: TopicIdPartition, generation: int) -> None:
+    async def reset_boundary(
+        self, log: TopicIdPartition, generation: int, leader_epoch: int
+    ) -> None:
         view = await self._view(log)
         if view is None:
-            return await self._plane.reset_boundary(log, generation)
+            return await self._plane.reset_boundary(log, generation, leader_epoch)
         async with self._counting(_reset(log, view, generation)):
-            await self._plane.reset_boundary(log, generation)
+            await self._plane.reset_boundary(log, generation, leader_epoch)
 
     async def abort_migration(self, topic_id: UUID) -> None:
         found = [t for t in await self._plane.tracked_topics() if t.topic_id == topic_id]

@@ -451,11 +451,14 @@ class ControlPlane(Protocol):
     ) -> None:
         """Seed without B0; overwritable while B0 is unset, then ``SeedMismatch``."""
 
-    async def reset_boundary(self, log: TopicIdPartition, generation: int) -> None:
-        """Unset B0 and migrate anew; a boundary that is unset is no error.
+    async def reset_boundary(
+        self, log: TopicIdPartition, generation: int, leader_epoch: int
+    ) -> None:
+        """Unset B0 and migrate anew; a boundary that is unset is no error. ``leader_epoch``: of the
+        leader whose log was seen to begin past B0; no B0 is set at an older one any more.
 
-        Raises ``StaleGeneration``; ``ResetRefused`` once the suffix holds data (schedule 7), and
-        after a forced completion.
+        Raises ``StaleGeneration``, ``StaleLeaderEpoch``; ``ResetRefused`` once the suffix holds
+        data (schedule 7), and after a forced completion.
         """
 
     async def abort_migration(self, topic_id: UUID) -> None:

@@ -418,8 +418,10 @@ class PostgresControlPlane(ControlPlane):
     ) -> None:
         await self._call(Function("seed_producer_state", nothing), log, _seeds(seeds))
 
-    async def reset_boundary(self, log: TopicIdPartition, generation: int) -> None:
-        await self._call(Function("reset_boundary", nothing), log, generation)
+    async def reset_boundary(
+        self, log: TopicIdPartition, generation: int, leader_epoch: int
+    ) -> None:
+        await self._call(Function("reset_boundary", nothing), log, generation, leader_epoch)
 
     async def abort_migration(self, topic_id: UUID) -> None:
         await self._call(Function("abort_migration", nothing), topic_id)

@@ -20,7 +20,7 @@ LANGUAGE plpgsql AS $$
 BEGIN
     IF coalesce(p_leader_epoch, -1) < greatest(p_log.diskless_log_start_epoch, 0) THEN
         PERFORM refuse('TL004',
-            format('leader epoch %s of %s is stale: B0 was set at epoch %s', p_leader_epoch,
+            format('leader epoch %s of %s is stale: B0 was set, or reset, at epoch %s', p_leader_epoch,
                 log_label(p_log), p_log.diskless_log_start_epoch),
             'Observe the partition at its current leader.');
     END IF;
@@ -223,9 +223,10 @@ END
 $$;
 
 -- Back to "no boundary", only while the suffix is empty: live data must not be orphaned
--- (schedule 7). The epoch stays, as a fence. The generation is void: what gateways acknowledged
--- under it was true before they took appends again.
-CREATE FUNCTION clear_boundary(p_log logs) RETURNS void
+-- (schedule 7). The leader epoch at which that was seen stays, as a fence: nobody sets a B0 that
+-- was observed before. The generation is void: what gateways acknowledged under it was true before
+-- they took appends again.
+CREATE FUNCTION clear_boundary(p_log logs, p_leader_epoch integer) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
     IF p_log.high_watermark > p_log.diskless_log_start_offset THEN
@@ -247,7 +248,8 @@ BEGIN
     END IF;
     DELETE FROM producer_state WHERE log_id = p_log.log_id;
     UPDATE logs SET
-            diskless_log_start_offset = -1, suffix_start = -1, high_watermark = -1,
+            diskless_log_start_offset = -1, diskless_log_start_epoch = p_leader_epoch,
+            suffix_start = -1, high_watermark = -1,
             max_timestamp = -1, log_start_offset = -1, tiered_log_start_offset = -1,
             tiered_high_offset = -1, prefix_max_timestamp = -1, prefix_max_timestamp_offset = -1,
             tiering_complete = false, tiering_reason = 'the boundary was reset',
@@ -259,15 +261,17 @@ BEGIN
 END
 $$;
 
-CREATE FUNCTION reset_boundary(p_topic_id uuid, p_partition integer, p_generation integer)
-RETURNS void
+CREATE FUNCTION reset_boundary(
+    p_topic_id uuid, p_partition integer, p_generation integer, p_leader_epoch integer
+) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
 DECLARE
     v_log logs := lock_log(p_topic_id, p_partition);
 BEGIN
     PERFORM assert_generation(v_log, p_generation);
+    PERFORM assert_epoch(v_log, p_leader_epoch);
     IF v_log.diskless_log_start_offset >= 0 THEN
-        PERFORM clear_boundary(v_log);
+        PERFORM clear_boundary(v_log, p_leader_epoch);
     END IF;
 END
 $$;
@@ -284,7 +288,7 @@ BEGIN
     PERFORM assert_epoch(v_log, p_leader_epoch);
     IF p_boundary = -1 THEN
         IF v_log.diskless_log_start_offset >= 0 THEN
-            PERFORM clear_boundary(v_log);
+            PERFORM clear_boundary(v_log, p_leader_epoch);
         END IF;
     ELSIF v_log.diskless_log_start_offset >= 0 THEN
         PERFORM assert_same_boundary(v_log, p_boundary);

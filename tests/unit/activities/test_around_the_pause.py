@@ -195,11 +195,26 @@ async def test_a_boundary_below_the_log_start_is_reset_while_the_suffix_is_empty
     world: World, phase: Any
 ) -> None:
     world.kafka.log_start = 120
+    world.kafka.layout = replace(world.kafka.layout, leader_epoch=9)
     hybrid(world, 100)
     error = await failure_of(phase(world.services, crossed(world)))
     assert error.type == failures.BOUNDARY_RESET
     assert world.plane.row.state is MigrationState.MIGRATING
-    assert world.plane.row.boundary == -1
+    assert (world.plane.row.boundary, world.plane.row.boundary_epoch) == (-1, 9)
+
+
+@pytest.mark.parametrize("phase", [zombie_cleanup, readiness])
+async def test_a_leader_of_before_the_boundary_resets_nothing_and_the_next_one_is_asked(
+    world: World, phase: Any
+) -> None:
+    world.kafka.log_start = 120
+    hybrid(world, 100)
+    world.plane.row = replace(world.plane.row, boundary_epoch=9)
+    world.kafka.layout = replace(world.kafka.layout, leader_epoch=8)
+    error = await failure_of(phase(world.services, crossed(world)))
+    assert error.type == failures.WAITING
+    assert "leader epoch 8" in error.message
+    assert world.plane.row.boundary == 100
 
 
 @pytest.mark.parametrize("phase", [zombie_cleanup, readiness])

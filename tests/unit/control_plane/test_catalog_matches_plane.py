@@ -54,7 +54,7 @@ class Drive:
             case "stale":
                 await self.scene.persist(log, number, row.generation - 1)
             case "reset":
-                await plane.reset_boundary(log, row.generation)
+                await plane.reset_boundary(log, row.generation, row.boundary_epoch + number)
             case "abort":
                 await plane.abort_migration(log.topic_id)
             case "commit":

@@ -157,12 +157,12 @@ async def test_a_reset_and_a_new_boundary_are_told_and_a_refused_reset_is_not(
 ) -> None:
     gateway = await scene.gateway()
     log = await scene.hybrid_log(gateway)
-    await scene.plane.reset_boundary(log, 1)
+    await scene.plane.reset_boundary(log, 1, 3)
     assert (await scene.facts(log)).boundary is None
     await scene.persist(log, 12, await scene.quiesce(log, [gateway], 11))
     await scene.commit(gateway, batch(log))
     with pytest.raises(ResetRefused):
-        await scene.plane.reset_boundary(log, 2)
+        await scene.plane.reset_boundary(log, 2, 3)
     facts = await scene.facts(log)
     assert facts.boundary is not None
     assert facts.boundary.boundary == 12

@@ -82,7 +82,7 @@ class Partition:
     witnesses: frozenset[UUID] = frozenset()
     """Incarnations that could act when the generation was closed."""
     epoch: int = -1
-    """Leader epoch of the last B0; stays after a reset, as a fence."""
+    """Leader epoch of the last B0, or at which its reset was seen: older ones are stale."""
     seeds: tuple[ProducerSeed, ...] | None = None
     producers: dict[int, ProducerEntry] = field(default_factory=dict)
     suffix: Suffix | None = None
@@ -242,7 +242,7 @@ class Partition:
         """Seed 000 ``setDisklessLogStartOffset``: -1 resets; never around the epoch or quiesce."""
         self._assert_epoch(epoch)
         if boundary == UNDEFINED_OFFSET:
-            return self.suffix is not None and self._reset(forced_by)
+            return self.suffix is not None and self._reset(epoch, forced_by)
         if self.suffix is not None:
             self._assert_same_boundary(boundary)
             return False
@@ -267,11 +267,12 @@ class Partition:
             self._assert_below(seeds, None)
             self._write_seeds(seeds, now_ms)
 
-    def reset(self, generation: int, *, forced_by: str | None = None) -> bool:
-        """Unset B0 while the suffix is empty; the epoch stays. Whether anything changed.
-        ``forced_by``: who forced the topic's completion, if somebody did."""
+    def reset(self, generation: int, epoch: int, *, forced_by: str | None = None) -> bool:
+        """Unset B0 while the suffix is empty; whether anything changed. ``epoch``: of the leader
+        that was asked. ``forced_by``: who forced the topic's completion, if somebody did."""
         self.assert_generation(generation)
-        return self.suffix is not None and self._reset(forced_by)
+        self._assert_epoch(epoch)
+        return self.suffix is not None and self._reset(epoch, forced_by)
 
     def assert_gap(self, generation: int, leader_epoch: int, first: int, end: int) -> None:
         """Whether ``[first, end)`` may be given up, as far as this row knows."""
@@ -420,7 +421,8 @@ class Partition:
     def _assert_epoch(self, epoch: int) -> None:
         if epoch < max(self.epoch, 0):
             raise StaleLeaderEpoch(
-                f"leader epoch {epoch} of {self.label} is stale: B0 was set at epoch {self.epoch}"
+                f"leader epoch {epoch} of {self.label} is stale: B0 was set, or reset, at epoch "
+                f"{self.epoch}"
             )
 
     def _assert_same_boundary(self, boundary: int) -> None:
@@ -493,7 +495,7 @@ class Partition:
         self.seeds = in_order(seeds)
         self.producers = entries_from_seeds(seeds, now_ms)
 
-    def _reset(self, forced_by: str | None) -> bool:
+    def _reset(self, epoch: int, forced_by: str | None) -> bool:
         suffix = self._opened()
         if suffix.high_watermark > suffix.boundary:
             raise ResetRefused(
@@ -507,6 +509,7 @@ class Partition:
                 f"the completion of topic {self.topic} was forced by {forced_by}: its classic log "
                 f"is being sealed and takes no records of {self.label}"
             )
+        self.epoch = epoch
         self.accepted_gap_from = self.accepted_gap_epoch = -1
         self.suffix, self.seeds, self.log_start = None, None, UNDEFINED_OFFSET
         self.producers = {}

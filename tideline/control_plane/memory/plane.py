@@ -614,10 +614,12 @@ class MemoryControlPlane(ControlPlane):
     ) -> None:
         self.topics.live_partition(log).seed(tuple(seeds), self.now_ms())
 
-    async def reset_boundary(self, log: TopicIdPartition, generation: int) -> None:
+    async def reset_boundary(
+        self, log: TopicIdPartition, generation: int, leader_epoch: int
+    ) -> None:
         partition = self.topics.live_partition(log)
         forced_by = self.topics.known_id(log.topic_id).completion_forced_by
-        if partition.reset(generation, forced_by=forced_by):
+        if partition.reset(generation, leader_epoch, forced_by=forced_by):
             self._notify_log(log)
 
     async def abort_migration(self, topic_id: UUID) -> None:
