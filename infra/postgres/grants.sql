@@ -4,7 +4,7 @@
 -- What everybody reads.
 GRANT EXECUTE ON FUNCTION
     list_gateways, server_identity, tracked_topics, tracked_partition, config_overrides_of,
-    get_diskless_log_start_offset, list_offsets, high_watermarks, migration_status,
+    list_offsets, high_watermarks, migration_status,
     migration_summary, migration_changes, migration_status_changes, topic_states,
     list_requests, cluster_attestations_of, watch_findings_of, live_topics, deleted_topics,
     tracked_changes, tracked_changes_begin, unaccounted_incarnations, attached_standbys
@@ -32,8 +32,8 @@ GRANT EXECUTE ON FUNCTION
     begin_migration, end_tracking_run, tracking_barrier, activate_topic,
     add_partitions, stop_tracking, delete_topic, release_birth, complete_creation,
     next_generation, close_generation,
-    quiesce_barrier, reopen_generation, initialize_diskless_migration, seed_producer_state,
-    set_diskless_log_start_offset, reset_boundary, abort_migration, request_migration,
+    quiesce_barrier, reopen_generation, initialize_diskless_migration,
+    reset_boundary, abort_migration, request_migration,
     pending_requests, started_requests, settle_request, call_off_request, record_configuration, accept_gap,
     force_completion, list_operator_actions, told_of_topics, record_plan_outcome, plan_outcomes_of,
     take_migration_place, leave_migration_place, migration_limits_of, set_migration_limits,

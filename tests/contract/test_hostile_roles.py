@@ -81,9 +81,7 @@ FOR: Mapping[str, Mapping[str, set[str]]] = {
         "close_generation": {"logs"},
         "reopen_generation": {"logs"},
         "initialize_diskless_migration": {"b0", "logs", "starts", "ends", "producers"},
-        "set_diskless_log_start_offset": {"b0", "logs", "starts", "ends", "producers"},
         "reset_boundary": {"b0", "logs", "starts", "ends", "producers"},
-        "seed_producer_state": {"producers"},
         "advance_prefix_start": {"starts", "logs"},
         # Leases that have lapsed, and what operators say by its commands.
         "fence_gateway": {"leases"},

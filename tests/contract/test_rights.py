@@ -85,6 +85,22 @@ async def test_the_worker_migrates_but_does_not_commit(
             await plane.commit_file(process.gateway_id, process.incarnation, "k", 1, [batch(log)])
 
 
+@pytest.mark.parametrize("role", sorted(PASSWORDS))
+async def test_what_takes_no_generation_is_granted_to_nobody(
+    postgres_scene: PostgresScene, database: Database, role: str
+) -> None:
+    """Calls of seed 000 that nothing of Tideline makes: an attempt that is out of date could."""
+    _, (log,) = await postgres_scene.migrating_topic([await postgres_scene.gateway()])
+    async with connect(database.settings(role), application_name="test") as plane:
+        for call in (
+            plane.seed_producer_state(log, []),
+            plane.set_diskless_log_start_offset(log, 10, 3),
+            plane.get_diskless_log_start_offset(log),
+        ):
+            with pytest.raises(ControlPlaneFailure, match="permission denied"):
+                await call
+
+
 async def test_jobs_collect_but_do_not_fence(
     postgres_scene: PostgresScene, database: Database
 ) -> None:

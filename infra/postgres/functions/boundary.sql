@@ -206,7 +206,8 @@ BEGIN
 END
 $$;
 
--- While B0 is unset, seeds may be overwritten; then they must be the same.
+-- While B0 is unset, seeds may be overwritten; then they must be the same. Takes no generation, so
+-- it is granted to nobody.
 CREATE FUNCTION seed_producer_state(p_topic_id uuid, p_partition integer, p_seeds jsonb)
 RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
@@ -278,6 +279,7 @@ $$;
 
 -- Seed 000 setDisklessLogStartOffset: -1 resets; a value is set when unset, under the same quiesce
 -- as initialize_diskless_migration and with the seeds written before. Never around the epoch.
+-- Takes no generation, so it is granted to nobody.
 CREATE FUNCTION set_diskless_log_start_offset(
     p_topic_id uuid, p_partition integer, p_boundary bigint, p_leader_epoch integer
 ) RETURNS void
