@@ -118,6 +118,13 @@ def test_a_topic_that_is_off_may_stay_off_without_a_word_about_deleting() -> Non
     assert kafkas_refusal(off, {**off, "retention.ms": "1"}) is None
 
 
+def test_a_topic_that_was_compacted_once_may_be_enabled_and_enabled_again() -> None:
+    """Seed 001: the configs of the moment are judged, and nothing of before."""
+    compacted = {**ON, "remote.storage.enable": "false", "cleanup.policy": "compact"}
+    assert refused(compacted, remote_storage_enable="true") == NOT_COMPACTED
+    assert refused(compacted, remote_storage_enable="true", cleanup_policy="delete") is None
+
+
 def test_read_only_needs_the_local_retention_at_the_total() -> None:
     message = refused(**{"remote.log.copy.disable": "true"})
     assert message is not None

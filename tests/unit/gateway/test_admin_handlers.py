@@ -1120,7 +1120,9 @@ async def test_replacing_all_configs_keeps_what_tideline_holds() -> None:
         ({"remote_storage_enable": None}, "tiered storage"),
         ({"remote_storage_enable": "false", "remote_log_delete_on_disable": "true"}, "B0"),
         ({"remote_log_delete_on_disable": "true"}, "leave it false"),
+        ({"remote_log_delete_on_disable": "perhaps"}, "leave it false"),
         ({"remote_log_copy_disable": "true"}, "must reach remote storage"),
+        ({"remote_log_copy_disable": "perhaps"}, "must reach remote storage"),
         ({"cleanup_policy": "compact"}, "compaction"),
         ({"compression_type": "gzip"}, "as producers wrote them"),
         ({"local_retention_bytes": "2000", "retention_bytes": "1000"}, "local.retention.bytes"),
@@ -1136,6 +1138,22 @@ async def test_what_the_suffix_cannot_honour_is_refused_and_nothing_changes(
     assert next(iter(configs)).replace("_", ".") in result.error_message
     assert changes_in(kafka) == []
     assert plane.said == []
+
+
+async def test_a_malformed_value_of_a_topic_without_a_prefix_is_refused_in_kafkas_words() -> None:
+    says = "Invalid value perhaps for configuration remote.log.delete.on.disable"
+
+    def refused(request: Any) -> Any:
+        answer = altered(request)
+        row = replace(answer.responses[0], error_code=ErrorCode.invalid_config, error_message=says)
+        return replace(answer, responses=(row,))
+
+    kafka, view = Kafka(IncrementalAlterConfigsRequest=refused), tracked(0)
+    kafka.answer(DescribeConfigsRequest=describing())
+    async with FakeBroker(kafka) as broker, gateway(broker, admin(view, HeardPlane(view))) as g:
+        answer = await ask(g, setting(remote_log_delete_on_disable="perhaps"))
+    (result,) = answer.responses
+    assert (result.error_code, result.error_message) == (ErrorCode.invalid_config, says)
 
 
 async def test_compaction_is_refused_also_where_it_is_appended() -> None:

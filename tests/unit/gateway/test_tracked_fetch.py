@@ -288,6 +288,34 @@ async def test_the_prefix_ends_at_the_boundary_with_the_whole_logs_watermarks(
     assert (answer.high_watermark, answer.last_stable_offset) == (105, 105)
 
 
+async def test_a_read_that_the_boundary_cuts_short_waits_for_no_more_bytes(
+    bench: TrackedBench,
+) -> None:
+    """Seed 000, "Fetch Response Boundary": nor does Kafka, which will never have them."""
+    bench.show(SUFFIX)
+    kafka(bench, KafkaLog(batches(80, 90), 100))
+    message = fetch((TOPIC, 0, 80), max_wait_ms=30_000, min_bytes=1 << 20)
+    answer = await within("the answer", bench.ask(message))
+    assert fetched(answer)[ME].offsets == [80, 90]
+    assert [request.min_bytes for request in bench.client.forwarded] == [1]
+
+
+@pytest.mark.parametrize("epoch", [-1, 0, 6, 7, 8])
+async def test_from_the_boundary_on_nobody_is_asked_which_leader_a_client_knows(
+    bench: TrackedBench, epoch: int
+) -> None:
+    """Seed 000, "Leader epochs": the suffix has one epoch, whoever leads Kafka's log."""
+    bench.show(SUFFIX)
+    await appended(bench, 1)
+    message = fetch((TOPIC, 0, 100))
+    (topic,) = message.topics
+    (row,) = topic.partitions
+    named = replace(row, current_leader_epoch=epoch)
+    message = replace(message, topics=(replace(topic, partitions=(named,)),))
+    assert fetched(await bench.ask(message))[ME].offsets == [100]
+    assert bench.client.forwarded == []
+
+
 def many_batches(size: int) -> bytes:
     """Batches of one record from offset 0 on, of more than ``size`` bytes."""
     one = record_batch(1, payload=b"")
