@@ -251,6 +251,8 @@ async def test_what_an_earlier_run_of_the_worker_claimed_is_given_back_and_anoth
     (again,) = tiered.worker.claim({log.topic_id: ALL_OLD})
     assert again.file_id == mine.file_id
     assert again.token > mine.token
+    with pytest.raises(StaleClaim, match=f"claim {mine.token} of WAL file {mine.file_id}"):
+        tiered.worker.finish(mine)
     other.finish(theirs)
     tiered.worker.finish(again)
     plan = tiered.worker.begun(log)
