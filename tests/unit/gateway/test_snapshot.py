@@ -11,6 +11,7 @@ import pytest
 
 from tests.unit.gateway.fakes import TOPIC, TOPIC_ID, tracked_row, tracked_topic
 from tideline.control_plane.model import ConfigOverride
+from tideline.domain.topic_configs import TopicLimits
 from tideline.errors import UsageError
 from tideline.gateway.tracking.snapshot import FEW_LINES, PostgresIdentity, SnapshotFile
 
@@ -23,6 +24,7 @@ def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
         tracked_row(0), tracked_row(1, boundary=10, boundary_epoch=4, quiesced=True)
     )
     topic.overrides["retention.bytes"] = ConfigOverride("retention.bytes", "-1", None)
+    topic = replace(topic, timestamp_before_max_ms=5_000, timestamp_after_max_ms=70)
     creating = tracked_topic(name="new", topic_id=None)
     SnapshotFile(tmp_path / "state", 1).write(POSTGRES, [topic, creating])
     found = SnapshotFile(tmp_path / "state", 1).read()
@@ -32,7 +34,7 @@ def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 WRITTEN = {
-    "format": 4,
+    "format": 5,
     "gateway_id": 1,
     "identity": ["7001", 3],
     "topics": [
@@ -43,6 +45,8 @@ WRITTEN = {
             "status": "active",
             "timestamp_type": "CreateTime",
             "max_message_bytes": 1_048_588,
+            "timestamp_before_max_ms": 5_000,
+            "timestamp_after_max_ms": 70,
             "round": 1,
             "partitions": [
                 {
@@ -84,7 +88,7 @@ def test_the_file_has_the_names_that_its_format_promises(tmp_path: Path) -> None
         prefix_max_timestamp_offset=39,
         ready=True,
     )
-    topic = tracked_topic(row)
+    topic = replace(tracked_topic(row), timestamp_before_max_ms=5_000, timestamp_after_max_ms=70)
     topic.overrides["retention.bytes"] = ConfigOverride("retention.bytes", "-1", "5")
     file = SnapshotFile(tmp_path, 1)
     file.path.write_text(json.dumps(WRITTEN) + "\n")
@@ -97,12 +101,15 @@ def test_the_file_has_the_names_that_its_format_promises(tmp_path: Path) -> None
 
 def test_what_a_version_before_has_written_is_read(tmp_path: Path) -> None:
     file = SnapshotFile(tmp_path, 1)
-    before = WRITTEN | {"format": 3}
-    line = {"name": "new", "topic": {**WRITTEN["topics"][0], "name": "new"}}  # type: ignore[index]
+    topic: dict[str, object] = dict(WRITTEN["topics"][0])  # type: ignore[index]
+    del topic["timestamp_before_max_ms"], topic["timestamp_after_max_ms"]
+    before = WRITTEN | {"format": 4, "topics": [topic]}
+    line = {"name": "new", "topic": topic | {"name": "new"}}
     file.path.write_text(f"{json.dumps(before)}\n{json.dumps(line)}\n")
     found = file.read()
     assert found is not None
     assert [topic.name for topic in found.topics] == [TOPIC, "new"]
+    assert {topic.limits for topic in found.topics} == {TopicLimits("CreateTime", 1_048_588)}
 
 
 def test_of_a_partition_that_changes_no_other_one_is_written(tmp_path: Path) -> None:

@@ -26,14 +26,15 @@ from tideline.control_plane.model import (
 )
 from tideline.domain.migration import MigrationState
 from tideline.domain.snapshot_lines import topics_of
+from tideline.domain.topic_configs import TopicLimits
 from tideline.errors import UsageError
 from tideline.gateway.tracking.durable_file import remove_durably, replace_durably
 from tideline.gateway.tracking.rows import Rows
 
-FORMAT = 4
+FORMAT = 5
 """The names in the file are those of the models' fields: who renames one raises this."""
-READABLE = (3, FORMAT)
-"""In 3 every change is a whole topic."""
+READABLE = (4, FORMAT)
+"""In 4 the limits of timestamps are missing: Kafka's own defaults count for them."""
 FILE_NAME = "tracking.json"
 FEW_LINES = 256
 """The file is written anew once more topics and partitions were appended than this, and more than
@@ -158,6 +159,7 @@ def _lines(text: str) -> list[str]:
     return lines
 
 
+_LIMITS = tuple(field.name for field in fields(TopicLimits))
 _ROW_FIELDS = tuple(field.name for field in fields(TrackedPartition))
 _Change: TypeAlias = dict[str, Any]
 """One line, as :mod:`tideline.domain.snapshot_lines` has it."""
@@ -197,8 +199,7 @@ def _topic_out(topic: TrackedTopic) -> dict[str, Any]:
         "topic_id": str(topic.topic_id) if topic.topic_id else None,
         "kind": topic.kind.value,
         "status": topic.status.value,
-        "timestamp_type": topic.timestamp_type,
-        "max_message_bytes": topic.max_message_bytes,
+        **asdict(topic.limits),
         "round": topic.round,
         "partitions": [_row_out(row) for row in topic.partitions.values()],
         "overrides": [asdict(override) for override in topic.overrides.values()],
@@ -223,9 +224,8 @@ def _topic_in(entry: dict[str, Any]) -> TrackedTopic:
         topic_id=UUID(entry["topic_id"]) if entry["topic_id"] else None,
         kind=TrackingKind(entry["kind"]),
         status=TopicStatus(entry["status"]),
-        timestamp_type=entry["timestamp_type"],
-        max_message_bytes=entry["max_message_bytes"],
-        round=entry.get("round", 1),
+        round=entry["round"],
         partitions={row.partition: row for row in rows},
         overrides={override.key: override for override in overrides},
+        **{name: entry[name] for name in _LIMITS if name in entry},
     )
