@@ -38,6 +38,7 @@ from kio.schema.types import GroupId, TopicName, TransactionalId
 from kio.static.primitive import i8, i32, i32Timedelta
 
 from tideline import __version__
+from tideline.domain.broker_defaults import BrokerDefaults
 from tideline.domain.config_changes import CLEANUP_POLICY, COMPRESSION_TYPE
 from tideline.domain.ids import TopicPartition
 from tideline.domain.preflight import GroupMember, TopicAcls
@@ -168,12 +169,20 @@ class TopicObserver:
         found = await self._one(BROKER_RESOURCE, str(node), node, (key,))
         return found[key][0] if key in found else None
 
-    async def topic_defaults(self, keys: Iterable[str]) -> dict[str, str | None]:
-        """What a topic has that sets none of ``keys``, as one live broker has it."""
-        node = min(await self._cluster.nodes())
+    async def topic_defaults(self, keys: Iterable[str]) -> BrokerDefaults:
+        """What a topic has that sets none of ``keys``, as each live broker has it."""
+        nodes = list(await self._cluster.nodes())
         names = {key: OF_BROKER[key] for key in keys}
-        found = await self._one(BROKER_RESOURCE, str(node), node, tuple(names.values()))
-        return {key: found[name][0] for key, name in names.items() if name in found}
+        asked = tuple(names.values())
+        views = await asyncio.gather(
+            *(self._one(BROKER_RESOURCE, str(node), node, asked) for node in nodes)
+        )
+        return BrokerDefaults(
+            {
+                node: {key: view[name][0] for key, name in names.items() if name in view}
+                for node, view in zip(nodes, views, strict=True)
+            }
+        )
 
     async def _one(
         self, kind: int, name: str, node: int | None, keys: tuple[str, ...] | None = None

@@ -30,16 +30,13 @@ from tideline.domain.topic_configs import RETENTION_BYTES
 from tideline.errors import RefusedError, UsageError
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.errors import KafkaError
-from tideline.kafka.topic_observer import TopicObserver
+from tideline.kafka.topic_observer import ConfigEntry, TopicObserver
 from tideline.settings import JobsSettings, KafkaSettings, PolicySettings
 
 AT_ONCE = 16
 """DescribeConfigs requests under way."""
 LOG_ID_RANGE = 100_000
 """Log ids per read: partitions are read in pieces of this."""
-OVERRIDDEN = (LOCAL_RETENTION_MS, RETENTION_BYTES)
-"""What is overridden from tracking on, so that the topic's own entry hides the default."""
-
 Configs = Mapping[str, str | None]
 P = TypeVar("P")
 
@@ -131,7 +128,8 @@ def read_tiering_policies(
     """Ask Kafka. Raises ``KafkaUnavailable``; a topic that Kafka does not know, or whose configs
     are no numbers, is left alone."""
     policy = partial(effective_config, default_age_ms=settings.tiering_default_age_ms)
-    return TieringPolicies(*_read(settings, "tideline-tiering", topics, policy))
+    read = _read(settings, "tideline-tiering", topics, LOCAL_RETENTION_MS, policy)
+    return TieringPolicies(*read)
 
 
 def read_retention_policies(
@@ -144,23 +142,30 @@ def read_retention_policies(
         return policy_of(configs, user_values, UNLIMITED if default is None else int(default))
 
     topics = {row.topic_id: PolicyTopic(row.topic, row.topic_id, row.user_configs) for row in rows}
-    return RetentionPolicies(*_read(settings, "tideline-retention", topics.values(), policy))
+    read = _read(settings, "tideline-retention", topics.values(), RETENTION_BYTES, policy)
+    return RetentionPolicies(*read)
 
 
 def _read(
     settings: KafkaSettings,
     client_id: str,
     topics: Collection[PolicyTopic],
+    overridden: str,
     policy: Callable[[Configs, Configs, Configs], P],
 ) -> tuple[dict[UUID, P], dict[str, str]]:
-    """``policy`` takes a topic's effective configs, the user's values, and broker defaults."""
-    return asyncio.run(_read_all(settings, client_id, topics, policy)) if topics else ({}, {})
+    """``policy`` takes a topic's effective configs, the user's values, and broker defaults.
+    ``overridden``: what it goes by that is overridden from tracking on, so that the topic's own
+    entry hides the default; where brokers differ in it, topics that set none are left alone."""
+    if not topics:
+        return {}, {}
+    return asyncio.run(_read_all(settings, client_id, topics, overridden, policy))
 
 
 async def _read_all(
     settings: KafkaSettings,
     client_id: str,
     topics: Collection[PolicyTopic],
+    overridden: str,
     policy: Callable[[Configs, Configs, Configs], P],
 ) -> tuple[dict[UUID, P], dict[str, str]]:
     places = asyncio.Semaphore(AT_ONCE)
@@ -168,16 +173,28 @@ async def _read_all(
     left_alone: dict[str, str] = {}
     async with KafkaCluster.of(settings, client_id) as cluster:
         observer = TopicObserver(cluster, settings.kafka_request_timeout_ms)
-        defaults = await observer.topic_defaults(OVERRIDDEN)
+        defaults = await observer.topic_defaults((overridden,))
+        differ = defaults.difference(overridden)
 
         async def one(topic: PolicyTopic) -> None:
             async with places:
                 try:
                     found = await observer.configs(topic.name)
                     configs = {key: entry.value for key, entry in found.items()}
-                    policies[topic.topic_id] = policy(configs, topic.user_values, defaults)
+                    if differ and not _sets(topic, overridden, found):
+                        left_alone[topic.name] = f"{differ}; set it for the cluster or on the topic"
+                        return
+                    users = topic.user_values
+                    policies[topic.topic_id] = policy(configs, users, defaults.of_first)
                 except (KafkaError, ValueError) as error:
                     left_alone[topic.name] = str(error)
 
         await asyncio.gather(*(one(topic) for topic in topics))
     return policies, left_alone
+
+
+def _sets(topic: PolicyTopic, key: str, found: Mapping[str, ConfigEntry]) -> bool:
+    """Whether the user has set ``key`` on the topic."""
+    if key in topic.user_values:
+        return topic.user_values[key] is not None
+    return key in found and found[key].own

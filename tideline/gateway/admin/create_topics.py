@@ -248,7 +248,7 @@ class _Creation:
             return {config.name: config.value for config in would.configs or ()}
         self.waits_for = "Kafka"
         try:
-            return await TopicObserver(self.handler.cluster).topic_defaults(AT_BIRTH)
+            defaults = await TopicObserver(self.handler.cluster).topic_defaults(AT_BIRTH)
         except (KafkaUnavailable, KafkaError) as error:
             log.warning("creation.not_decided", topic=self.name, why=str(error))
             raise CreationRefused(
@@ -256,6 +256,10 @@ class _Creation:
                 f"which configs topic {self.name} would take from the brokers is not known now: "
                 "try again",
             ) from None
+        for key in AT_BIRTH:
+            if why := defaults.difference(key):
+                log.warning("creation.defaults_differ", topic=self.name, why=why)
+        return defaults.of_first
 
     async def _placed(self, placing: ReplicaPlacing) -> CreatableTopic:
         try:
