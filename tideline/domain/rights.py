@@ -295,13 +295,13 @@ KAFKA_RIGHTS = (
 )
 
 CHANGING = {
-    "IncrementalAlterConfigs": "alter_configs",
-    "AlterPartitionReassignments": "reorder_replicas",
-    "ElectLeaders": "elect_preferred",
-    "InitProducerId": "fence_transaction",
-    "WriteTxnMarkers": "write_abort_marker",
+    "IncrementalAlterConfigs": {"alter_configs", "write_held"},
+    "AlterPartitionReassignments": {"reorder_replicas"},
+    "ElectLeaders": {"elect_preferred"},
+    "InitProducerId": {"fence_transaction"},
+    "WriteTxnMarkers": {"write_abort_marker"},
 }
-"""APIs that change something, and the one function that sends each: who calls it has to be
+"""APIs that change something, and the functions that send each: who calls one of them has to be
 allowed it."""
 
 

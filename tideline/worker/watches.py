@@ -1,10 +1,11 @@
 """Compares Kafka with Postgres for ever: log ends with B0, topic configs with what is held, and
 partitions with their rows.
 
-One thing is changed here: an empty partition that came past the gateways to a diskless topic gets
-its row. What is found goes into Postgres, where ``tideline status`` shows it, and into gauges; a
-tail past B0 is exported, so that nothing a broker has taken is lost unseen (docs/failures.md says
-what to do).
+Two things are changed here: an empty partition that came past the gateways to a diskless topic gets
+its row, and a config that Tideline holds is written once more when another value was seen twice.
+What is found goes into Postgres, where ``tideline status`` shows it, and into gauges; a tail past
+B0 is exported, so that nothing a broker has taken is lost unseen (docs/failures.md says what to
+do).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from tideline.control_plane.model import TopicStatus, TrackedTopic
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.watched import Finding, FindingKind, grown_findings
 from tideline.errors import TidelineError
+from tideline.kafka.held_configs import HeldInKafka
 from tideline.migration.connections import WorkerServices
 from tideline.migration.growth import take_in
 from tideline.worker.kept_tails import TailKeeper
@@ -104,6 +106,9 @@ class KafkaWatch:
         self._gauges = gauges or WatchGauges()
         self._before: dict[UUID, frozenset[tuple[FindingKind, str]]] = {}
         """What the look before found, by topic id."""
+        self._held = HeldInKafka(
+            services.control_plane, services.admin, services.observer, {TopicStatus.ACTIVE}
+        )
         self._tails = TailKeeper(services)
         self._gap_looker = GapLooker(services)
         self._told: dict[UUID, list[Finding]] = {}
@@ -137,6 +142,7 @@ class KafkaWatch:
                 plane = self._services.control_plane
                 grown = grown_findings(await take_in(plane, watched[topic_id], found.new))
                 certain[topic_id] = self._certain(topic_id, [*found.findings, *grown])
+                await self._put_back(watched[topic_id], topic_id, certain[topic_id])
         by_log = [
             (watched[topic_id].name, TopicIdPartition(topic_id, int(f.subject)), f)
             for topic_id, findings in certain.items()
@@ -168,6 +174,19 @@ class KafkaWatch:
         keys = frozenset((f.kind, f.subject) for f in found)
         before, self._before[topic_id] = self._before.get(topic_id, frozenset()), keys
         return [f for f in found if f.kind is FindingKind.TAIL or (f.kind, f.subject) in before]
+
+    async def _put_back(
+        self, topic: TrackedTopic, topic_id: UUID, certain: Iterable[Finding]
+    ) -> None:
+        """What Tideline holds of the configs that were changed; nothing is raised."""
+        found = {f.subject for f in certain if f.kind is FindingKind.CONFIG}
+        changed = topic.overrides.keys() & found
+        users = {key: topic.overrides[key].user_value for key in changed}
+        try:
+            if changed and (held := await self._held.held(topic.name, topic_id, changed)):
+                await self._held.write_held(topic.name, topic_id, held, users)
+        except TidelineError as error:
+            log.warning("configs_not_put_back", topic=topic.name, reason=str(error))
 
     async def _tell(
         self, topic: TrackedTopic, topic_id: UUID, certain: list[Finding]

@@ -12,7 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from tests.unit.activities.world import World, record_batch
-from tideline.control_plane.model import TrackedTopic
+from tideline.control_plane.model import TopicStatus, TrackedTopic
 from tideline.domain.migration import MigrationState
 from tideline.domain.watched import FindingKind
 from tideline.kafka.errors import KafkaUnavailable
@@ -263,6 +263,75 @@ async def test_a_config_that_was_changed_at_a_broker_is_told_at_the_second_look(
     world.kafka.own_configs = {"max.message.bytes": "78"}
     assert await watched.look() == []
     assert await watched.open() == []
+
+
+async def held(world: World) -> None:
+    """What Tideline holds of a topic that has crossed, and in Kafka what somebody has set."""
+    await world.plane.override_config(UUID(int=1), "max.message.bytes", "78", None)
+    await world.plane.override_config(UUID(int=1), "retention.bytes", "-1", "5000")
+    world.kafka.own_configs = {"max.message.bytes": "1000000", "retention.bytes": "1"}
+
+
+async def test_what_tideline_holds_is_put_back_when_another_value_was_seen_twice(
+    world: World,
+) -> None:
+    watched = Watched(crossed(world))
+    await held(world)
+    assert await watched.look() == []
+    assert world.kafka.done == []
+    assert len(await watched.look()) == 2
+    assert world.kafka.done == ["alter max.message.bytes=78, retention.bytes=-1"]
+    assert await watched.look() == []
+    assert await watched.open() == []
+    assert len(await world.plane.findings("orders")) == 2
+
+
+async def test_what_is_let_go_of_while_it_is_put_back_is_the_users(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched = Watched(crossed(world))
+    await held(world)
+    alter = world.kafka.alter_configs
+
+    async def released(topic: str, changes: Any) -> None:
+        await world.plane.release_config(UUID(int=1), "retention.bytes", "5000")
+        await alter(topic, changes)
+
+    monkeypatch.setattr(world.kafka, "alter_configs", released)
+    await watched.look(2)
+    assert world.kafka.own_configs == {"max.message.bytes": "78", "retention.bytes": "5000"}
+
+
+async def test_an_abort_while_it_is_put_back_gives_the_user_what_was_set(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched = Watched(crossed(world))
+    await held(world)
+    alter = world.kafka.alter_configs
+
+    async def aborted(topic: str, changes: Any) -> None:
+        world.plane.status = TopicStatus.ABORTED
+        await alter(topic, changes)
+
+    monkeypatch.setattr(world.kafka, "alter_configs", aborted)
+    await watched.look(2)
+    assert world.kafka.own_configs == {"retention.bytes": "5000"}
+
+
+async def test_what_cannot_be_put_back_is_told_and_tried_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched = Watched(crossed(world))
+    await held(world)
+
+    async def away(topic: str, changes: Any) -> None:
+        raise KafkaUnavailable("no broker answers")
+
+    with monkeypatch.context() as without:
+        without.setattr(world.kafka, "alter_configs", away)
+        assert len(await watched.look(3)) == 2
+    await watched.look()
+    assert world.kafka.own_configs == {"max.message.bytes": "78", "retention.bytes": "-1"}
 
 
 async def test_what_is_merged_is_not_what_kafka_must_keep(world: World) -> None:

@@ -11,7 +11,7 @@ out later: it is looked after for as long as a broker may go on with it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Collection, Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -21,12 +21,13 @@ import structlog
 
 from tideline.control_plane import ControlPlane
 from tideline.control_plane.model import TopicStatus
-from tideline.domain.topic_configs import ConfigChange, differences
+from tideline.domain.topic_configs import differences
 from tideline.errors import UnreachableError
 from tideline.gateway.admin.tellings import Tellings
 from tideline.kafka.admin import KafkaAdmin
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.errors import KafkaError, KafkaUnavailable
+from tideline.kafka.held_configs import HeldInKafka
 from tideline.kafka.observer import KafkaObserver
 from tideline.kafka.topic_observer import TopicObserver
 
@@ -59,8 +60,8 @@ class HeldConfigs:
         self, control_plane: ControlPlane, cluster: KafkaCluster, tellings: Tellings
     ) -> None:
         self._plane, self._tellings = control_plane, tellings
-        self._admin = KafkaAdmin(cluster, TIMEOUT_MS)
-        self._observer = KafkaObserver(cluster, TIMEOUT_MS)
+        admin, observer = KafkaAdmin(cluster, TIMEOUT_MS), KafkaObserver(cluster, TIMEOUT_MS)
+        self._kafka = HeldInKafka(control_plane, admin, observer, HOLDING)
         self._topics = TopicObserver(cluster, TIMEOUT_MS)
         self._unknown: dict[UUID, _Unknown] = {}
 
@@ -82,16 +83,16 @@ class HeldConfigs:
     async def given_back(self, name: str, topic_id: UUID, users: Mapping[str, str | None]) -> None:
         """Tideline has let go of these configs while the user's change of them was carried out:
         Kafka gets the change. Raises as :meth:`carried_out`."""
-        work = self._write(name, topic_id, dict(users), users)
+        work = self._kafka.write_held(name, topic_id, dict(users), users)
         await self._tellings.whatever_the_client_does(work)
 
     async def _put_back(self, name: str, topic_id: UUID, users: Mapping[str, str | None]) -> None:
         try:
-            held = await self._held(name, topic_id, users.keys())
+            held = await self._kafka.held(name, topic_id, users.keys())
             for key in held:
                 await self._plane.update_user_config(topic_id, key, users[key])
             if held:
-                await self._write(name, topic_id, held, users)
+                await self._kafka.write_held(name, topic_id, held, users)
         except (UnreachableError, KafkaError):
             self._look_after(name, topic_id, frozenset(users), 0.0)
             raise
@@ -127,38 +128,8 @@ class HeldConfigs:
         del self._unknown[topic_id]
 
     async def _look(self, name: str, topic_id: UUID, keys: frozenset[str]) -> None:
-        if held := await self._held(name, topic_id, keys):
+        if held := await self._kafka.held(name, topic_id, keys):
             found = await self._topics.configs(name)
             own = {key: entry.value for key, entry in found.items() if entry.own}
             if differences(held, own):
-                await self._write(name, topic_id, held, own)
-
-    async def _held(
-        self, name: str, topic_id: UUID, keys: Collection[str]
-    ) -> dict[str, str | None]:
-        """What Postgres says now that Tideline holds, of ``keys``."""
-        topic = await self._plane.tracked_topic(name)
-        if topic is None or topic.topic_id != topic_id or topic.status not in HOLDING:
-            return {}
-        return {k: o.override_value for k, o in topic.overrides.items() if k in keys}
-
-    async def _write(
-        self,
-        name: str,
-        topic_id: UUID,
-        held: dict[str, str | None],
-        otherwise: Mapping[str, str | None],
-    ) -> None:
-        """``otherwise``: of what is let go of meanwhile."""
-        wanted = dict(held)
-        while True:
-            # Kafka alters by name only.
-            await self._observer.topic(name, topic_id=topic_id)
-            changes = [ConfigChange(key, value) for key, value in sorted(wanted.items())]
-            await self._admin.alter_configs(name, changes)
-            log.warning("configs.put_back", topic=name, configs=wanted)
-            now = await self._held(name, topic_id, held.keys())
-            if now == held:
-                return
-            wanted = now | {key: otherwise.get(key) for key in held.keys() - now.keys()}
-            held = now
+                await self._kafka.write_held(name, topic_id, held, own)
