@@ -39,7 +39,7 @@ GRANT EXECUTE ON FUNCTION
     take_migration_place, leave_migration_place, migration_limits_of, set_migration_limits,
     migration_share,
     aborted_topics, rejected_topics, record_phase, phase_began, phase_durations, record_readiness, set_tiering_complete, override_config,
-    update_user_config, update_topic_limits, record_findings, release_config,
+    update_user_config, update_topic_limits, follow_default_limit, record_findings, release_config,
     advance_prefix_start,
     -- What is eligible depends on the topics' configs, which the worker reads for its gauges.
     log_id_range, tiering_partitions, read_tiering_totals, oldest_unsplit, estimate_batch_rows

@@ -9,6 +9,7 @@ import pytest
 from tests.contract.scenes import PostgresScene, Scene
 from tideline.control_plane.errors import ClusterNotAttested, InvalidInput, UnknownTopic
 from tideline.control_plane.model import TopicStatus
+from tideline.domain.config_changes import shown_limits
 
 
 async def begin(scene: Scene, name: str, topic_id: UUID, cluster: str) -> None:
@@ -101,3 +102,45 @@ async def test_limits_that_are_not_named_stay(scene: Scene) -> None:
     assert topic.limits.timestamp_before_max_ms == 2**63 - 1
     with pytest.raises(UnknownTopic):
         await scene.plane.update_topic_limits(uuid4(), max_message_bytes=1)
+
+
+@pytest.mark.parametrize(
+    ("key", "seen", "default"),
+    [
+        ("max.message.bytes", "1048588", "2000"),
+        ("message.timestamp.type", "CreateTime", "LogAppendTime"),
+        ("message.timestamp.before.max.ms", str(2**63 - 1), "5000"),
+        ("message.timestamp.after.max.ms", "3600000", "70"),
+    ],
+)
+async def test_a_limit_follows_its_default_while_it_is_what_was_seen(
+    scene: Scene, key: str, seen: str, default: str
+) -> None:
+    name, (log, *_) = await scene.diskless_topic()
+
+    async def enforced() -> dict[str, str]:
+        topic = await scene.plane.tracked_topic(name)
+        assert topic is not None
+        return shown_limits(topic.limits)
+
+    before = await enforced()
+    assert before[key] == seen
+    assert not await scene.plane.follow_default_limit(log.topic_id, key, "1", default)
+    assert await enforced() == before
+    assert await scene.plane.follow_default_limit(log.topic_id, key, seen, default)
+    assert await enforced() == before | {key: default}
+    assert not await scene.plane.follow_default_limit(log.topic_id, key, seen, default)
+    assert not await scene.plane.follow_default_limit(uuid4(), key, seen, default)
+    await scene.plane.delete_topic(log.topic_id)
+    assert not await scene.plane.follow_default_limit(log.topic_id, key, default, seen)
+
+
+async def test_a_limit_that_the_user_has_set_since_follows_no_default(scene: Scene) -> None:
+    """To the value that was enforced: the limit itself does not say that it was set."""
+    _, (log, *_) = await scene.diskless_topic()
+    about = (log.topic_id, "max.message.bytes")
+    await scene.plane.override_config(*about, "78", None)
+    await scene.plane.update_user_config(*about, "1048588")
+    assert not await scene.plane.follow_default_limit(*about, "1048588", "2000")
+    await scene.plane.update_user_config(*about, None)
+    assert await scene.plane.follow_default_limit(*about, "1048588", "2000")

@@ -38,6 +38,7 @@ from tideline.domain.catalog import (
     Topic,
     TopicDeleted,
 )
+from tideline.domain.config_changes import limits_of
 from tideline.domain.history import ServerIdentity
 from tideline.domain.ids import TopicIdPartition
 
@@ -319,6 +320,14 @@ class CatalogedControlPlane:
         if held:
             await self._note_config(topic_id, key)
         return held
+
+    async def follow_default_limit(self, topic_id: UUID, key: str, seen: str, default: str) -> bool:
+        follows = await self._plane.follow_default_limit(topic_id, key, seen, default)
+        if follows:
+            found: Mapping[str, Any] = limits_of({key: default}, [key])
+            stays = Limits(topic_id, None, None, None, None, self._clock_ms())
+            await self.count([replace(stays, **found)])
+        return follows
 
     async def release_config(self, topic_id: UUID, key: str, user_value: str | None) -> bool:
         released = await self._plane.release_config(topic_id, key, user_value)

@@ -268,6 +268,11 @@ class WatchFinding:
         since = f"since {self.first_seen_at:%Y-%m-%d %H:%M}{until}"
         found = self.detail
         match self.kind:
+            case FindingKind.CONFIG if "in_kafka" not in found:
+                return (
+                    f"{self.topic}: {found.get('why')}; {found.get('wanted')} is enforced until "
+                    f"they agree, or it is set on the topic through a gateway ({since})"
+                )
             case FindingKind.CONFIG:
                 return (
                     f"{self.topic}: {self.subject}={found.get('in_kafka')} was set past the "

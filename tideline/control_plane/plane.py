@@ -632,6 +632,11 @@ class ControlPlane(Protocol):
         Raises ``UnknownTopic``.
         """
 
+    async def follow_default_limit(self, topic_id: UUID, key: str, seen: str, default: str) -> bool:
+        """What topics have that do not set ``key``, one of ``LIMITS``, is ``default`` in Kafka now:
+        the suffix enforces it if it still enforces ``seen`` and the user has not set the key since.
+        Answers whether it does. Values as DescribeConfigs has them."""
+
     async def release_config(self, topic_id: UUID, key: str, user_value: str | None) -> bool:
         """End the override of ``key``, once Kafka has ``user_value``. False while the user's value
         is another one by now: Kafka must get that first."""

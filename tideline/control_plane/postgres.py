@@ -582,6 +582,10 @@ class PostgresControlPlane(ControlPlane):
             timestamp_after_max_ms,
         )
 
+    async def follow_default_limit(self, topic_id: UUID, key: str, seen: str, default: str) -> bool:
+        function = Function("follow_default_limit", value(bool))
+        return await self._call(function, topic_id, key, seen, default)
+
     async def release_config(self, topic_id: UUID, key: str, user_value: str | None) -> bool:
         function = Function("release_config", value(bool))
         return await self._call(function, topic_id, key, user_value)

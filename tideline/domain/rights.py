@@ -177,7 +177,7 @@ KAFKA_RIGHTS = (
         "DescribeConfigs",
         {
             _GATEWAY: "whether tiered storage is on at every broker; defaults of new topics",
-            _WORKER: "whether tiered storage is on at every broker",
+            _WORKER: "whether tiered storage is on at every broker; defaults of limits of batches",
             _JOBS: "defaults of retention and tiering; file.delete.delay.ms",
         },
     ),

@@ -6,11 +6,12 @@ broker directly can do both; the watches of the worker find out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from tideline.domain.broker_defaults import BrokerDefaults
 from tideline.domain.config_changes import (
     JUDGED,
     problem_with_value,
@@ -30,7 +31,8 @@ class FindingKind(StrEnum):
     """A replica's log ends below what Kafka must hold of the prefix; a log gap (``gap`` in the
     detail) if all do that answer."""
     CONFIG = "config"
-    """A config that was changed at a broker, past the gateways."""
+    """A config that was changed at a broker, past the gateways, or of which brokers have different
+    defaults."""
     GROWN = "grown"
     """A partition that Kafka has and Postgres has no row of: nobody serves it."""
 
@@ -96,6 +98,40 @@ def grown_findings(logs: Sequence[NewLog]) -> list[Finding]:
     return found
 
 
+HELD = "Tideline holds it"
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedDefault:
+    """A limit of batches that the user does not set, and whose default is another one by now."""
+
+    key: str
+    enforced: str
+    default: str
+    """What all brokers have."""
+
+
+def defaults_compared(
+    users: Mapping[str, str | None],
+    limits: TopicLimits,
+    own: Collection[str],
+    defaults: BrokerDefaults,
+) -> tuple[list[ChangedDefault], list[Finding]]:
+    """The limits that have another default than what is enforced, and those in whose default
+    brokers differ. ``users``: the user's values of what Tideline holds, which hide the default from
+    the topic's own configs. ``own``: keys that a broker shows as set on the topic."""
+    changed, found = [], []
+    for key, enforced in shown_limits(limits).items():
+        if users[key] is not None if key in users else key in own:
+            continue
+        if (differ := defaults.difference(key)) is not None:
+            detail = {"wanted": enforced, "why": differ}
+            found.append(Finding(FindingKind.CONFIG, key, detail))
+        elif (default := defaults.of_first.get(key)) is not None and default != enforced:
+            changed.append(ChangedDefault(key, enforced, default))
+    return changed, found
+
+
 def config_findings(
     rows: Iterable[WatchedPartition],
     overrides: Mapping[str, str | None],
@@ -112,13 +148,13 @@ def config_findings(
     found: dict[str, Mapping[str, Any]] = {}
     for key, held in overrides.items():
         if own.get(key) != held:
-            found[key] = {"in_kafka": own.get(key), "wanted": held, "why": "Tideline holds it"}
+            found[key] = {"in_kafka": own.get(key), "wanted": held, "why": HELD}
     in_force = shown_limits(limits)
     if rows and all(row.boundary != UNDEFINED_OFFSET for row in rows):
         for key, value in in_force.items():
-            if key not in overrides and key in effective and effective[key] != value:
+            if key not in overrides and key in own and own[key] != value:
                 found[key] = {
-                    "in_kafka": effective[key],
+                    "in_kafka": own[key],
                     "wanted": value,
                     "why": "the suffix enforces what was set through a gateway",
                 }

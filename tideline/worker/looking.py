@@ -12,12 +12,15 @@ from uuid import UUID
 import structlog
 
 from tideline.control_plane.model import TrackedPartition, TrackedTopic
+from tideline.domain.broker_defaults import BrokerDefaults
 from tideline.domain.config_changes import JUDGED
 from tideline.domain.grown import NewLog
 from tideline.domain.watched import (
+    ChangedDefault,
     Finding,
     WatchedPartition,
     config_findings,
+    defaults_compared,
     log_end_findings,
 )
 from tideline.errors import TidelineError
@@ -44,6 +47,7 @@ class Seen:
     findings: Sequence[Finding] = ()
     new: Sequence[NewLog] = ()
     """Partitions that Kafka has and Postgres has no row of."""
+    defaults: Sequence[ChangedDefault] = ()
     unheard: int = 0
     """Replicas whose log end could not be compared with B0."""
     problem: str = ""
@@ -72,8 +76,11 @@ def in_portions(topics: Iterable[TrackedTopic]) -> Iterator[list[TrackedTopic]]:
         yield portion
 
 
-async def compare(services: WorkerServices, topics: Sequence[TrackedTopic]) -> dict[UUID, Seen]:
-    """Of each topic, by its id. What nobody answers for has a problem; nothing is raised."""
+async def compare(
+    services: WorkerServices, topics: Sequence[TrackedTopic], defaults: BrokerDefaults | None
+) -> dict[UUID, Seen]:
+    """Of each topic, by its id. What nobody answers for has a problem; nothing is raised.
+    ``defaults``: of the limits of batches; ``None`` while a broker does not tell them."""
     seen: dict[UUID, Seen] = {}
     layouts: dict[str, TopicLayout] = {}
     meant: list[TrackedTopic] = []
@@ -97,7 +104,7 @@ async def compare(services: WorkerServices, topics: Sequence[TrackedTopic]) -> d
         for topic in meant:
             assert topic.topic_id is not None
             layout = layouts[topic.name]
-            seen[topic.topic_id] = _judged(topic, layout, ends, views[topic.name])
+            seen[topic.topic_id] = _judged(topic, layout, ends, views[topic.name], defaults)
     return seen
 
 
@@ -106,7 +113,11 @@ def _unknown(topic: TrackedTopic, problem: str) -> Seen:
 
 
 def _judged(
-    topic: TrackedTopic, layout: TopicLayout, ends: LogEnds, views: Views | TidelineError
+    topic: TrackedTopic,
+    layout: TopicLayout,
+    ends: LogEnds,
+    views: Views | TidelineError,
+    defaults: BrokerDefaults | None,
 ) -> Seen:
     if not isinstance(views, list):
         return _unknown(topic, str(views))
@@ -116,6 +127,12 @@ def _judged(
         for row in rows
         for finding in log_end_findings(row, ends.ends.get((topic.name, row.partition), {}))
     ]
+    changed: Sequence[ChangedDefault] = ()
+    if defaults is not None:
+        users = {key: override.user_value for key, override in topic.overrides.items()}
+        own = {key for view in views for key, entry in view.items() if entry.own}
+        changed, differing = defaults_compared(users, topic.limits, own, defaults)
+        found += differing
     for view in views:
         found += config_findings(
             rows,
@@ -127,7 +144,7 @@ def _judged(
     once = {(f.kind, f.subject): f for f in found}
     of_new = {n: ends.ends[topic.name, n] for n in unknown_partitions(layout, topic.partitions)}
     new = new_logs(layout, topic.partitions, of_new)
-    return Seen(list(once.values()), new, ends.unheard.get(topic.name, 0))
+    return Seen(list(once.values()), new, changed, ends.unheard.get(topic.name, 0))
 
 
 async def _log_ends(

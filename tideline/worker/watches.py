@@ -1,8 +1,9 @@
 """Compares Kafka with Postgres for ever: log ends with B0, topic configs with what is held, and
 partitions with their rows.
 
-Two things are changed here: an empty partition that came past the gateways to a diskless topic gets
-its row, and a config that Tideline holds is written once more when another value was seen twice.
+Three things are changed here: an empty partition that came past the gateways to a diskless topic
+gets its row; a config that Tideline holds is written once more when another value was seen twice;
+and a limit of batches that the user does not set follows its default, seen twice, too.
 What is found goes into Postgres, where ``tideline status`` shows it, and into gauges; a tail past
 B0 is exported, so that nothing a broker has taken is lost unseen (docs/failures.md says what to
 do).
@@ -19,8 +20,10 @@ import structlog
 from prometheus_client import REGISTRY, CollectorRegistry, Gauge
 
 from tideline.control_plane.model import TopicStatus, TrackedTopic
+from tideline.domain.broker_defaults import BrokerDefaults
+from tideline.domain.config_changes import LIMITS
 from tideline.domain.ids import TopicIdPartition
-from tideline.domain.watched import Finding, FindingKind, grown_findings
+from tideline.domain.watched import HELD, ChangedDefault, Finding, FindingKind, grown_findings
 from tideline.errors import TidelineError
 from tideline.kafka.held_configs import HeldInKafka
 from tideline.migration.connections import WorkerServices
@@ -67,7 +70,8 @@ class WatchGauges:
         )
         self._configs = Gauge(
             "inkless_config_drift",
-            "1 for a config that was changed at a broker, past the gateways",
+            "1 for a config that was changed at a broker, past the gateways, or in whose default "
+            "brokers differ",
             ["topic", "key"],
             registry=registry,
         )
@@ -111,6 +115,8 @@ class KafkaWatch:
         )
         self._tails = TailKeeper(services)
         self._gap_looker = GapLooker(services)
+        self._defaults: dict[UUID, frozenset[ChangedDefault]] = {}
+        """Limits whose defaults the look before found changed, by topic id."""
         self._told: dict[UUID, list[Finding]] = {}
         """What Postgres has as found and not ended; of a topic that is missing here, perhaps more
         than is true."""
@@ -134,8 +140,9 @@ class KafkaWatch:
         watched = {t.topic_id: t for t in topics if t.topic_id and t.status is TopicStatus.ACTIVE}
         self._forget(set(watched))
         seen: dict[UUID, Seen] = {}
+        defaults = await self._limits_by_default() if watched else None
         for portion in in_portions(watched.values()):
-            seen |= await compare(self._services, portion)
+            seen |= await compare(self._services, portion, defaults)
         certain: dict[UUID, list[Finding]] = {}
         for topic_id, found in seen.items():
             if not found.problem:
@@ -143,6 +150,7 @@ class KafkaWatch:
                 grown = grown_findings(await take_in(plane, watched[topic_id], found.new))
                 certain[topic_id] = self._certain(topic_id, [*found.findings, *grown])
                 await self._put_back(watched[topic_id], topic_id, certain[topic_id])
+                await self._follow(watched[topic_id], topic_id, found.defaults)
         by_log = [
             (watched[topic_id].name, TopicIdPartition(topic_id, int(f.subject)), f)
             for topic_id, findings in certain.items()
@@ -179,14 +187,47 @@ class KafkaWatch:
         self, topic: TrackedTopic, topic_id: UUID, certain: Iterable[Finding]
     ) -> None:
         """What Tideline holds of the configs that were changed; nothing is raised."""
-        found = {f.subject for f in certain if f.kind is FindingKind.CONFIG}
-        changed = topic.overrides.keys() & found
+        changed = {f.subject for f in certain if f.detail.get("why") == HELD}
         users = {key: topic.overrides[key].user_value for key in changed}
         try:
             if changed and (held := await self._held.held(topic.name, topic_id, changed)):
                 await self._held.write_held(topic.name, topic_id, held, users)
         except TidelineError as error:
             log.warning("configs_not_put_back", topic=topic.name, reason=str(error))
+
+    async def _limits_by_default(self) -> BrokerDefaults | None:
+        """What a topic has of them that sets none."""
+        try:
+            return await self._services.topics.topic_defaults(LIMITS)
+        except TidelineError as error:
+            log.warning("defaults_not_watched", reason=str(error))
+            return None
+
+    async def _follow(
+        self, topic: TrackedTopic, topic_id: UUID, found: Sequence[ChangedDefault]
+    ) -> None:
+        """Have the suffix enforce defaults that were seen changed twice. Raises
+        ``ControlPlaneUnavailable``."""
+        before, self._defaults[topic_id] = self._defaults.get(topic_id), frozenset(found)
+        plane = self._services.control_plane
+        for one in self._defaults[topic_id] & (before or frozenset()):
+            if not await plane.follow_default_limit(topic_id, one.key, one.enforced, one.default):
+                continue
+            log.warning("default_followed", topic=topic.name, key=one.key, now=one.default)
+            if (own := await self._set_by_now(topic, one.key)) is not None:
+                # To what was enforced before, so that Postgres saw no change of it.
+                await plane.follow_default_limit(topic_id, one.key, one.default, own)
+
+    async def _set_by_now(self, topic: TrackedTopic, key: str) -> str | None:
+        """What a user has set ``key`` to in Kafka since the topic was looked at."""
+        if key in topic.overrides:
+            return None  # Postgres has compared the user's own value.
+        try:
+            views = await self._services.topics.configs_by_broker(topic.name)
+        except TidelineError:
+            return None
+        own = (view[key].value for view in views if key in view and view[key].own)
+        return next(own, None)
 
     async def _tell(
         self, topic: TrackedTopic, topic_id: UUID, certain: list[Finding]
@@ -208,6 +249,6 @@ class KafkaWatch:
         return certain
 
     def _forget(self, live: set[UUID]) -> None:
-        for memory in (self._before, self._told):
+        for memory in (self._before, self._told, self._defaults):
             for gone in memory.keys() - live:
                 memory.pop(gone, None)

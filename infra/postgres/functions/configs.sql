@@ -75,3 +75,44 @@ BEGIN
     PERFORM notify_topic_id(p_topic_id);
 END
 $$;
+
+-- What topics have that do not set the config has changed in Kafka. The suffix follows while it
+-- still enforces what was seen of it and the user has set nothing since; a limit that is set
+-- later is the last word. Answers whether it follows.
+CREATE FUNCTION follow_default_limit(
+    p_topic_id uuid, p_key text, p_seen text, p_default text
+) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+DECLARE
+    v_name text;
+    v_enforced text;
+BEGIN
+    -- Locked before anything is compared: who changes a limit of the user changes config_overrides
+    -- first and this row after it.
+    SELECT name, CASE p_key
+            WHEN 'message.timestamp.type' THEN timestamp_type
+            WHEN 'max.message.bytes' THEN max_message_bytes::text
+            WHEN 'message.timestamp.before.max.ms' THEN timestamp_before_max_ms::text
+            WHEN 'message.timestamp.after.max.ms' THEN timestamp_after_max_ms::text
+        END INTO v_name, v_enforced
+        FROM topics WHERE topic_id = p_topic_id AND status <> 'deleted' FOR NO KEY UPDATE;
+    IF v_enforced IS DISTINCT FROM p_seen OR EXISTS (
+        SELECT FROM config_overrides
+            WHERE topic_id = p_topic_id AND key = p_key AND user_value IS NOT NULL
+    ) THEN
+        RETURN false;
+    END IF;
+    UPDATE topics SET
+            timestamp_type = CASE p_key WHEN 'message.timestamp.type'
+                THEN p_default ELSE timestamp_type END,
+            max_message_bytes = CASE p_key WHEN 'max.message.bytes'
+                THEN p_default::integer ELSE max_message_bytes END,
+            timestamp_before_max_ms = CASE p_key WHEN 'message.timestamp.before.max.ms'
+                THEN p_default::bigint ELSE timestamp_before_max_ms END,
+            timestamp_after_max_ms = CASE p_key WHEN 'message.timestamp.after.max.ms'
+                THEN p_default::bigint ELSE timestamp_after_max_ms END
+        WHERE topic_id = p_topic_id;
+    PERFORM notify_topic(v_name);
+    RETURN true;
+END
+$$;

@@ -23,6 +23,7 @@ from tideline.control_plane.model import (
     TrackedTopic,
     TrackingKind,
 )
+from tideline.domain.broker_defaults import BrokerDefaults
 from tideline.domain.coverage import OWN_KINDS, SegmentObjects
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.messages import PartitionRef, PhaseInput, TopicRef
@@ -242,6 +243,18 @@ class FakeKafka:
     views: list[dict[str, ConfigEntry]] | None = None
     """What each broker says, where they differ and stay so."""
     before_end: Any = None
+    default_limits: dict[int, dict[str, str | None]] = field(
+        default_factory=lambda: {
+            node: {
+                "max.message.bytes": "1000",
+                "message.timestamp.type": "CreateTime",
+                "message.timestamp.before.max.ms": str(2**63 - 1),
+                "message.timestamp.after.max.ms": "3600000",
+            }
+            for node in (1, 2, 3)
+        }
+    )
+    """Limits of batches of a topic that sets none, by broker."""
     broker_configs: dict[str, str] = field(
         default_factory=lambda: {
             "remote.log.storage.system.enable": "true",
@@ -343,6 +356,10 @@ class FakeKafka:
     async def configs_of(self, topics: Any, keys: Any) -> dict[str, list[dict[str, ConfigEntry]]]:
         self.asked.append("configs")
         return {topic: await self.configs_by_broker(topic) for topic in topics}
+
+    async def topic_defaults(self, keys: Any) -> BrokerDefaults:
+        self.asked.append("defaults")
+        return BrokerDefaults({node: dict(found) for node, found in self.default_limits.items()})
 
     async def log_end(self, topic: str, layout: PartitionLayout) -> LogEnd:
         if self.before_end is not None:

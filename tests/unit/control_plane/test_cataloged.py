@@ -213,6 +213,11 @@ async def test_topics_born_diskless_and_added_partitions_are_told(scene: Catalog
     found = (await scene.catalog()).topics[topic_id]
     assert (found.name, found.born_diskless, found.partitions) == ("new", True, 3)
     assert found.limits == {"timestamp_type": "LogAppendTime", "max_message_bytes": 800}
+    about = (topic_id, "max.message.bytes")
+    assert await scene.plane.follow_default_limit(*about, "800", "1000")
+    assert not await scene.plane.follow_default_limit(*about, "800", "1200")
+    found = (await scene.catalog()).topics[topic_id]
+    assert found.limits == {"timestamp_type": "LogAppendTime", "max_message_bytes": 1_000}
     gateway = await scene.gateway()
     log = await scene.hybrid_log(gateway)
     (migrated,) = [t for t in await scene.memory.tracked_topics() if t.topic_id == log.topic_id]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from tideline.domain.broker_defaults import BrokerDefaults
 from tideline.domain.topic_configs import TopicLimits
 from tideline.domain.watched import (
     Finding,
     FindingKind,
     WatchedPartition,
     config_findings,
+    defaults_compared,
     log_end_findings,
 )
 
@@ -97,3 +99,27 @@ def test_a_topic_born_diskless_may_be_without_remote_storage_and_not_compacted()
     assert found(born, remote_storage_enable="false") == {}
     assert found(born, cleanup_policy="compact") == {"cleanup.policy": "compact"}
     assert found(born, remote_log_delete_on_disable="true") == {}
+
+
+def by_default(*largest: str, users: dict[str, str | None] | None = None, own: str = "") -> object:
+    """``largest``: what brokers take by default."""
+    defaults = BrokerDefaults({n: {"max.message.bytes": v} for n, v in enumerate(largest)})
+    changed, found = defaults_compared(users or {}, LIMITS, {own}, defaults)
+    return [(c.enforced, c.default) for c in changed] or [f.detail for f in found]
+
+
+def test_a_default_is_compared_where_the_user_sets_none() -> None:
+    key = "max.message.bytes"
+    assert by_default("1000", "1000") == []
+    assert by_default("7", "7") == [("1000", "7")]
+    assert by_default("7", "7", own=key) == []
+    assert by_default("7", "7", users={key: "1000"}) == []
+    assert by_default("7", "7", users={key: None}, own=key) == [("1000", "7")]
+    differ = "brokers have different defaults of max.message.bytes: 7 on broker 0, 8 on broker 1"
+    assert by_default("7", "8") == [{"wanted": "1000", "why": differ}]
+
+
+def test_a_limit_that_the_topic_does_not_set_was_not_changed_past_the_gateways() -> None:
+    effective = IN_KAFKA | {"message.timestamp.type": "LogAppendTime"}
+    held = {"max.message.bytes": "78"}
+    assert config_findings([HYBRID], held, LIMITS, held, effective) == []

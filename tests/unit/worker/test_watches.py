@@ -173,12 +173,13 @@ async def test_many_topics_cost_a_few_requests(world: World) -> None:
     ]
     portions = list(in_portions(many))
     assert [len(p) for p in portions] == [50] * 20
-    await compare(world.services, portions[0])
+    await compare(world.services, portions[0], None)
     assert world.kafka.asked == ["topics"]
     world.kafka.asked.clear()
     await Watched(crossed(world)).look()
     assert world.kafka.asked == [
-        "topics", "offsets of broker 1", "offsets of broker 2", "offsets of broker 3", "configs",
+        "defaults", "topics",
+        "offsets of broker 1", "offsets of broker 2", "offsets of broker 3", "configs",
     ]  # fmt: skip
 
 
@@ -332,6 +333,103 @@ async def test_what_cannot_be_put_back_is_told_and_tried_again(
         assert len(await watched.look(3)) == 2
     await watched.look()
     assert world.kafka.own_configs == {"max.message.bytes": "78", "retention.bytes": "-1"}
+
+
+def defaults_are(world: World, key: str, *values: str) -> None:
+    """Of brokers 1, 2 and 3."""
+    for (_, found), value in zip(sorted(world.kafka.default_limits.items()), values, strict=True):
+        found[key] = value
+
+
+LIMIT, TYPE = "max.message.bytes", "message.timestamp.type"
+
+
+async def test_a_limit_follows_a_default_that_was_seen_changed_twice(world: World) -> None:
+    """Of a sealed topic Tideline holds one of them, whose user has set none."""
+    watched = Watched(crossed(world))
+    await world.plane.override_config(UUID(int=1), LIMIT, "78", None)
+    world.kafka.own_configs = {LIMIT: "78"}
+    defaults_are(world, LIMIT, "2000", "2000", "2000")
+    defaults_are(world, TYPE, "LogAppendTime", "LogAppendTime", "LogAppendTime")
+    assert await watched.look() == []
+    assert world.plane.topic.max_message_bytes == 1_000
+    assert await watched.look() == []
+    assert world.plane.topic.max_message_bytes == 2_000
+    assert world.plane.topic.timestamp_type == "LogAppendTime"
+
+
+async def test_a_default_that_goes_on_changing_is_not_followed_yet(world: World) -> None:
+    watched = Watched(crossed(world))
+    for value in ("2000", "3000", "4000"):
+        defaults_are(world, LIMIT, value, value, value)
+        await watched.look()
+    assert world.plane.topic.max_message_bytes == 1_000
+
+
+@pytest.mark.parametrize("held", [True, False])
+async def test_a_limit_that_the_user_has_set_follows_no_default(world: World, held: bool) -> None:
+    watched = Watched(crossed(world))
+    world.kafka.own_configs = {LIMIT: "1000"}
+    if held:
+        await world.plane.override_config(UUID(int=1), LIMIT, "78", "1000")
+        world.kafka.own_configs = {LIMIT: "78"}
+    defaults_are(world, LIMIT, "2000", "2000", "2000")
+    assert await watched.look(3) == []
+    assert world.plane.topic.max_message_bytes == 1_000
+
+
+async def test_a_limit_in_whose_default_brokers_differ_is_told_and_stays(world: World) -> None:
+    watched = Watched(crossed(world))
+    await world.plane.override_config(UUID(int=1), LIMIT, "78", None)
+    world.kafka.own_configs = {LIMIT: "78"}
+    defaults_are(world, LIMIT, "2000", "2000", "1000")
+    assert await watched.look() == []
+    assert await watched.look(2) == [(FindingKind.CONFIG, LIMIT)]
+    assert world.plane.topic.max_message_bytes == 1_000
+    assert world.kafka.done == []
+    (finding,) = await world.plane.findings("orders")
+    assert (
+        "orders: brokers have different defaults of max.message.bytes: 2000 on broker 1, 2000 on "
+        "broker 2, 1000 on broker 3; 1000 is enforced until they agree"
+    ) in str(finding)
+
+
+async def test_what_a_user_sets_while_a_default_is_followed_wins(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the value that was enforced, of which Postgres sees no change."""
+    watched = Watched(crossed(world))
+    defaults_are(world, LIMIT, "2000", "2000", "2000")
+    follow = world.plane.follow_default_limit
+
+    async def after_the_user(*about: Any) -> bool:
+        world.kafka.own_configs = {LIMIT: "1000"}
+        return await follow(*about)
+
+    monkeypatch.setattr(world.plane, "follow_default_limit", after_the_user)
+    await watched.look(2)
+    assert world.plane.topic.max_message_bytes == 1_000
+    await watched.look(2)
+    assert world.plane.topic.max_message_bytes == 1_000
+
+
+async def test_while_a_broker_does_not_tell_its_defaults_none_is_followed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched = Watched(crossed(world))
+    defaults_are(world, LIMIT, "2000", "2000", "2000")
+    await watched.look()
+
+    async def away(keys: object) -> None:
+        raise KafkaUnavailable("broker 3 is away")
+
+    with monkeypatch.context() as without:
+        without.setattr(world.kafka, "topic_defaults", away)
+        assert await watched.look() == []
+    await watched.look()
+    assert world.plane.topic.max_message_bytes == 1_000
+    await watched.look()
+    assert world.plane.topic.max_message_bytes == 2_000
 
 
 async def test_what_is_merged_is_not_what_kafka_must_keep(world: World) -> None:

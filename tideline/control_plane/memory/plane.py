@@ -91,6 +91,7 @@ from tideline.control_plane.plane import (
 from tideline.control_plane.table_model import VerifyVerdict
 from tideline.control_plane.told_model import Told, told_by_topic
 from tideline.domain.ack_gate import Standing
+from tideline.domain.config_changes import limits_of, shown_limits
 from tideline.domain.connections import ConnectionRoom
 from tideline.domain.estimate import StepDuration
 from tideline.domain.history import ServerIdentity
@@ -897,6 +898,19 @@ class MemoryControlPlane(ControlPlane):
             timestamp_after_max_ms=timestamp_after_max_ms,
         )
         self._notify_topic(topic.name)
+
+    async def follow_default_limit(self, topic_id: UUID, key: str, seen: str, default: str) -> bool:
+        topic = self.topics.by_id(topic_id)
+        if topic is None or topic.status is TopicStatus.DELETED:
+            return False
+        held = topic.overrides.get(key)
+        if held is not None and held.user_value is not None:
+            return False
+        if shown_limits(topic.tracked().limits).get(key) != seen:
+            return False
+        limits: Mapping[str, Any] = limits_of({key: default}, [key])
+        await self.update_topic_limits(topic_id, **limits)
+        return True
 
     async def release_config(self, topic_id: UUID, key: str, user_value: str | None) -> bool:
         topic = self.topics.by_id(topic_id)
