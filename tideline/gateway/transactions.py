@@ -8,7 +8,6 @@ one elsewhere; fatal or retriable codes would end the producer or let it spin (d
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -43,8 +42,8 @@ transactions only shrinks, so an old answer at worst lets a transaction go on th
 which Kafka refuses itself."""
 TIMEOUT_MS = 5_000
 REMEMBERED = 10_000
-REMEMBERED_S = 1_800.0
-"""Longer than ``transaction.max.timeout.ms`` lets a transaction live (15 min by default)."""
+"""Refused transactions; those that were refused last. By number and not by time: how long one lives
+the cluster says (``transaction.max.timeout.ms``)."""
 
 _Question = tuple[int, TopicPartition]
 Producer = tuple[str, int, int]
@@ -69,24 +68,21 @@ class RefusedTransactions:
     their coordinator; a coordinator that moves in between costs the producer its session."""
 
     def __init__(self) -> None:
-        self._since: OrderedDict[Producer, float] = OrderedDict()
+        self._known: OrderedDict[Producer, None] = OrderedDict()
 
     def add(self, producer: Producer) -> None:
         """Something of the producer's present transaction was refused."""
-        now = time.monotonic()
-        self._since[producer] = now
-        self._since.move_to_end(producer)
-        while self._since and (
-            len(self._since) > REMEMBERED or now - next(iter(self._since.values())) > REMEMBERED_S
-        ):
-            self._since.popitem(last=False)
+        self._known[producer] = None
+        self._known.move_to_end(producer)
+        if len(self._known) > REMEMBERED:
+            self._known.popitem(last=False)
 
     def __contains__(self, producer: Producer) -> bool:
-        return producer in self._since
+        return producer in self._known
 
     def forget(self, producer: Producer) -> None:
         """Its transaction has ended."""
-        self._since.pop(producer, None)
+        self._known.pop(producer, None)
 
 
 class OpenTransactions:
