@@ -40,6 +40,7 @@ from tests.unit.kafka.fake_broker import FakeBroker, nothing_but_versions
 from tideline.domain.answers import Asked
 from tideline.domain.quotas import Default, QuotaEntity, QuotaKind, QuotaWindow
 from tideline.domain.sasl import Identity, Mechanism
+from tideline.gateway import quotas as quotas_module
 from tideline.gateway.context import ApiKey, RequestContext, Rule
 from tideline.gateway.messages import no_throttle
 from tideline.gateway.quotas import ClientQuotas, quotas_of
@@ -186,6 +187,7 @@ class Cluster:
 
     def __init__(self) -> None:
         self.down = False
+        self.rate = 7.0
         self.number = "3"
 
     async def node(self, node: int) -> Cluster:
@@ -199,7 +201,7 @@ class Cluster:
                 throttle_time=no_throttle(),
                 error_code=ErrorCode.none,
                 error_message=None,
-                entries=(entry({"producer_byte_rate": 7.0}, client_id=None),),
+                entries=(entry({"producer_byte_rate": self.rate}, client_id=None),),
             )
         configs = {"quota.window.num": self.number, "quota.window.size.seconds": "2"}
         rows = tuple(SimpleNamespace(name=n, value=v) for n, v in configs.items())
@@ -216,6 +218,29 @@ async def test_quotas_and_their_window_are_the_brokers_and_stay_while_it_is_away
     cluster.down = True
     await quotas.look()
     assert quotas.quotas[QuotaKind.PRODUCE] == {EVERYBODY: 7.0}
+
+
+async def test_a_quota_that_changes_is_known_at_the_next_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waited: list[float] = []
+    goes_on = asyncio.Semaphore(0)
+
+    async def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        await goes_on.acquire()
+
+    cluster: Any = Cluster()
+    quotas = ClientQuotas(cluster, 1)
+    monkeypatch.setattr(quotas_module, "asyncio", SimpleNamespace(sleep=sleep))
+    following = asyncio.create_task(quotas._follow())
+    await until(lambda: waited == [10.0])
+    cluster.rate = 3.0
+    assert quotas.quotas[QuotaKind.PRODUCE] == {EVERYBODY: 7.0}
+    goes_on.release()
+    await until(lambda: waited == [10.0, 10.0])
+    assert quotas.quotas[QuotaKind.PRODUCE] == {EVERYBODY: 3.0}
+    following.cancel()
 
 
 @pytest.mark.usefixtures("each_transport")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -24,6 +26,7 @@ from tests.unit.gateway.tracked_bench import (
     serving,
 )
 from tideline.control_plane.model import TrackedPartition
+from tideline.domain.ids import TopicIdPartition
 from tideline.domain.leader_choice import Placement
 from tideline.gateway import metrics
 from tideline.gateway.context import ApiKey, RequestContext
@@ -363,6 +366,28 @@ async def test_a_consumer_is_sent_on_though_nobody_has_asked_where_the_partition
     for _ in range(3):
         assert await preferred(cluster, "c", 100) == ("none", 3)
     assert asked == [[TOPIC]]
+
+
+async def test_a_replica_that_has_moved_is_known_after_a_minute(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.bench.show(HYBRID)
+    await cluster.asked()
+    assert await preferred(cluster, "c", 100) == ("none", 3)
+    cluster.placement = replace(ON_123, replicas=(1, 2), in_sync=(1, 2))
+    answer = cluster._metadata(SimpleNamespace(__version__=NEWEST))
+
+    async def described(topics: list[str]) -> Any:
+        return answer
+
+    monkeypatch.setattr(cluster.bench.cluster, "described", described)
+    loop, at = asyncio.get_running_loop(), TopicIdPartition(TOPIC_ID, 0)
+    real, leaders = loop.time, cluster.bench.parts.leaders
+    monkeypatch.setattr(leaders, "is_due", lambda: True)  # the lease goes by the same clock
+    for passed, replica in ((59.0, 3), (61.0, None)):
+        with monkeypatch.context() as later:
+            later.setattr(loop, "time", lambda passed=passed: real() + passed)
+            assert await leaders.nearer(at, "c") == replica
 
 
 async def test_who_cannot_be_sent_on_is_served_here(cluster: Cluster) -> None:

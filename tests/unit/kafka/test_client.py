@@ -158,6 +158,24 @@ async def test_a_cluster_finds_brokers_and_leaders_and_dials_again() -> None:
             assert not again.is_closed
 
 
+async def test_a_leader_is_asked_for_anew_after_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    leaders: list[int] = []
+    now = 100.0
+
+    async def find(self: KafkaCluster, topic: str, partition: int) -> int:
+        leaders.append(len(leaders) + 1)
+        return leaders[-1]
+
+    monkeypatch.setattr(KafkaCluster, "_find_leader", find)
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now)
+    cluster = KafkaCluster([("127.0.0.1", 1)])
+    assert await cluster.leader_id("t", 0) == 1
+    now = 100.9
+    assert await cluster.leader_id("t", 0) == 1
+    now = 101.0
+    assert await cluster.leader_id("t", 0) == 2
+
+
 async def test_what_is_asked_apart_holds_nothing_else_up_and_takes_nothing_else_along() -> None:
     async with FakeBroker(nothing_but_versions) as broker:
 
