@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -19,6 +21,8 @@ from spark.gc.listing import Listing
 from spark.gc.merged import MergedLook
 from spark.gc.tasks import SEGMENT_NAME, SPLIT_NAME, WAL_NAME, DueObject
 from tests.contract.spark.test_gc import settings_with
+from tests.unit.kafka.fake_cluster import fake_kafka
+from tests.unit.kafka.test_topic_policies import configs
 from tests.unit.spark.test_gc_reports import Bucket, Postgres, report
 from tideline.control_plane.garbage_model import DeadReason, GarbageAmount, GcRunBegun
 from tideline.domain import catalog
@@ -209,3 +213,32 @@ def test_a_kafka_that_is_newer_than_this_tideline_is_told_after_the_rest(
     monkeypatch.setattr(gc_job, "look_for_orphans", lambda *_: listing)
     assert scene.collect(Plane([], dead=["wal/1"])).failed == "an unknown kind"
     assert scene.deleted == ["wal/1"]
+
+
+async def test_how_long_an_idle_producer_is_remembered_is_asked_at_each_run() -> None:
+    """Of Kafka: ``producer.id.expiration.ms``, which brokers take while they run."""
+    idle: list[int] = []
+
+    def expire_producers(idle_ms: int, step: int) -> int:
+        idle.append(idle_ms)
+        return 0
+
+    def nothing(*_: object) -> int:
+        return 0
+
+    plane: Any = SimpleNamespace(
+        expire_producers=expire_producers,
+        prune_batches=nothing,
+        forget_tracking_changes=nothing,
+        forget_uncommitted_keys=nothing,
+        mark_dead_objects=nothing,
+    )
+    async with fake_kafka(1) as kafka:
+        host, port = kafka.addresses[1]
+        job = Job("gc", settings_with(TIDELINE_KAFKA_BOOTSTRAP=f"{host}:{port}"))
+        for value in ("86400000", "3600000"):
+            kafka.nodes[0].answers["DescribeConfigsRequest"] = configs(
+                {"producer.id.expiration.ms": value}, {}
+            )
+            await asyncio.to_thread(gc_job.housekeeping, job, plane)
+    assert idle == [86_400_000, 3_600_000]
