@@ -20,7 +20,8 @@ from tideline.domain.answers import SERVED_ANYWHERE, state_of
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.request_handling import PartitionRoute
 
-_ZONE_IN_CLIENT_ID = re.compile(r"(?:^|[ ,])diskless_az=([^=, ]+)")
+_ZONE_IN_CLIENT_ID = re.compile(r"(?:^|[ ,])diskless_az=(.*)", re.DOTALL)
+_AFTER_A_ZONE = "-, "
 
 LiveGateways: TypeAlias = Mapping[int, str | None]
 """Node ids whose gateway and broker live, and the zone of each; ``None``: it has none."""
@@ -53,11 +54,25 @@ class NamedLeader:
     why: Why
 
 
-def zone_of(client_id: str | None) -> str | None:
+def zone_of(client_id: str | None, zones: Collection[str]) -> str | None:
     """The zone that a client names in its id: ``diskless_az=<zone>``, among other words that
-    commas or blanks part. ``None`` if it names none."""
-    found = _ZONE_IN_CLIENT_ID.search(client_id or "")
-    return found.group(1) if found else None
+    commas or blanks part. ``None`` if it names none of ``zones``."""
+    return zone_among(zone_told(client_id), zones)
+
+
+def zone_told(client_id: str | None) -> str:
+    """What follows ``diskless_az=`` in a client id, to its end; empty if it says no zone."""
+    found = _ZONE_IN_CLIENT_ID.search(client_id) if client_id else None
+    return found.group(1) if found else ""
+
+
+def zone_among(told: str, zones: Collection[str]) -> str | None:
+    """The longest of ``zones`` that ``told`` begins with, where the word ends or ``-`` follows:
+    Streams and Connect make ``<client.id>-StreamThread-1-producer`` of an id."""
+    if not told:
+        return None
+    fits = (z for z in zones if told.startswith(z) and told[len(z) : len(z) + 1] in _AFTER_A_ZONE)
+    return max(fits, key=len, default=None)
 
 
 def may_be_led_elsewhere(route: PartitionRoute) -> bool:

@@ -139,6 +139,7 @@ async def _serve(
             closing.push_async_callback(_end, "parts", close_parts)
             closing.push_async_callback(_end, "server", server.stop)
             nodes.accepts = lambda: server.listening and not stop.is_set()
+            nodes.zone_of = parts.leaders.zones.of
             stand_ins = StandIns(settings, server, nodes, peers, cluster)
             closing.push_async_callback(_end, "stand-ins", stand_ins.close)
             parts.lease.stand_ins = as_registered(

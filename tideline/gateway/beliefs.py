@@ -31,6 +31,7 @@ def beliefs(
         "stopped": tracking.stopped,
         "connections": len(connections),
         **stand_ins(),
+        **parts.leaders.zones.believed(),
         "held_bytes": {kind: parts.room.held(kind) for kind in KINDS},
         "reads_clients": not parts.room.full,
     }

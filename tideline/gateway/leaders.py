@@ -29,7 +29,6 @@ from tideline.domain.leader_choice import (
     leader_for,
     may_be_led_elsewhere,
     nearer_replica,
-    zone_of,
 )
 from tideline.domain.request_handling import RouteKind
 from tideline.errors import TidelineError
@@ -42,6 +41,7 @@ from tideline.gateway.metrics import (
 )
 from tideline.gateway.tracking.peers import Peers
 from tideline.gateway.tracking.view import TrackingView
+from tideline.gateway.zones import ClientZones
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.decoding import AT_ONCE_PARTITIONS
 
@@ -70,13 +70,13 @@ def _suffix_bytes(direction: str, where: str) -> Counter:
 class Client:
     """What a request tells of who asks."""
 
-    zone: str | None
+    client_id: str | None
     reads_followers: bool
 
     @classmethod
     def of(cls, client_id: str | None, api_key: int, version: int) -> Client:
         new = api_key == ApiKey.DESCRIBE_TOPIC_PARTITIONS or version >= READS_FOLLOWERS_SINCE
-        return cls(zone_of(client_id), new)
+        return cls(client_id, new)
 
 
 class LeaderNaming:
@@ -93,6 +93,7 @@ class LeaderNaming:
     ) -> None:
         self._tracking = tracking
         self.peers = peers
+        self.zones = ClientZones(peers)
         self._cluster = cluster
         self._node = node
         self._enabled = enabled
@@ -107,8 +108,7 @@ class LeaderNaming:
     def start(self) -> None:
         if self._enabled or self.peers.always:
             self.peers.start()
-        if not self._enabled and self.peers.zone is None:
-            self._tasks.append(keep(self._follow_zones(), "zones"))
+        self._tasks.append(keep(self._follow_zones(), "zones"))
 
     async def close(self) -> None:
         await cancel_and_wait(*self._tasks)
@@ -128,8 +128,9 @@ class LeaderNaming:
         if not self.is_due() or not self.peers.live:
             return answer
         topics, looked = [], 0
+        zone = self.zones.of(client.client_id)
         for topic in answer.topics:
-            topics.append(self._topic(topic, client))
+            topics.append(self._topic(topic, client, zone))
             looked += len(topic.partitions)
             if looked > AT_ONCE_PARTITIONS:
                 looked = 0
@@ -171,7 +172,7 @@ class LeaderNaming:
                 self._note_placements(topic_id, found.partitions)
 
     async def _follow_zones(self) -> None:
-        """Where no answer is looked into: what :meth:`count` goes by, asked of Kafka."""
+        """Which brokers and racks there are, asked of Kafka also while no client asks here."""
         while True:
             wait_s = KNOWN_FOR_S
             try:
@@ -201,13 +202,13 @@ class LeaderNaming:
             where = ("same" if zone == here else "other") if known else "unknown"
             _suffix_bytes(direction, where).inc(size)
 
-    def _topic(self, topic: Any, client: Client) -> Any:
+    def _topic(self, topic: Any, client: Client, zone: str | None) -> Any:
         topic_id = self._id_of(topic)
         if topic_id is None:
             return topic
         self._note_placements(topic_id, topic.partitions)
         noted: dict[int, _Noted] = {}
-        rows = tuple(self._row(topic_id, row, client, noted) for row in topic.partitions)
+        rows = tuple(self._row(topic_id, row, client, zone, noted) for row in topic.partitions)
         _log(str(topic.name), noted)
         if all(new is old for new, old in zip(rows, topic.partitions, strict=True)):
             return topic
@@ -221,16 +222,21 @@ class LeaderNaming:
             known = self._tracking.topic_by_name(topic.name) if topic.name is not None else None
         return known.topic_id if known is not None else None
 
-    def _row(self, topic_id: UUID, row: Any, client: Client, noted: dict[int, _Noted]) -> Any:
+    def _row(
+        self,
+        topic_id: UUID,
+        row: Any,
+        client: Client,
+        zone: str | None,
+        noted: dict[int, _Noted],
+    ) -> Any:
         at = TopicIdPartition(topic_id, int(row.partition_index))
         route = self._tracking.partition(topic_id, at.partition)
         if not may_be_led_elsewhere(route):
             return row
         live = self.peers.live
         placement = _placement(row)
-        named = leader_for(
-            at, route, placement, live, client.zone, reads_followers=client.reads_followers
-        )
+        named = leader_for(at, route, placement, live, zone, reads_followers=client.reads_followers)
         if (counter := _COUNTERS.get(named.why)) is not None:
             counter.inc()
         if named.why in (Why.ROUTED_AROUND, Why.FALLBACK):

@@ -297,11 +297,33 @@ async def _gateways(parts: _Parts) -> list[Finding]:
     leases = LeaseObserver(parts.plane, monotonic_ms)
     registered = [g for g in await leases.watched() if g.status not in (RETIRED, UNACCOUNTED)]
     health = {g.gateway_id: g for g in leases.health(registered)}
-    nodes, cluster_id = set(await parts.cluster.nodes()), await parts.cluster.cluster_id()
+    nodes, cluster_id = await parts.cluster.nodes(), await parts.cluster.cluster_id()
     told = await asyncio.gather(
         *(_gateway(parts, g, health[g.gateway_id], cluster_id) for g in registered)
     )
-    return [*told, *beside(nodes, {g.gateway_id: g.broker_id for g in registered})]
+    pairs = beside(nodes.keys(), {g.gateway_id: g.broker_id for g in registered})
+    racks = {node.rack for node in nodes.values() if node.rack}
+    return [*told, *pairs, *elsewhere(racks, {g.gateway_id: g.rack for g in registered})]
+
+
+def elsewhere(racks: Set[str], zones: Mapping[int, str | None]) -> list[Finding]:
+    """Of the racks of the live brokers, and the zone that each gateway was given by setting: which
+    gateway is where no broker is. Where brokers have no racks, settings alone say what a zone is.
+    """
+    remedy = (
+        "clients in a broker's rack do not find it: write TIDELINE_GATEWAY_RACK as broker.rack is "
+        "written, or leave it unset"
+    )
+    return [
+        Finding(
+            f"gateway {gateway}",
+            Verdict.WARNING,
+            f"its TIDELINE_GATEWAY_RACK {zone} is no rack of a live broker ({sorted(racks)})",
+            remedy,
+        )
+        for gateway, zone in sorted(zones.items())
+        if racks and zone and zone not in racks
+    ]
 
 
 def beside(nodes: Set[int], brokers: Mapping[int, int]) -> list[Finding]:

@@ -202,6 +202,9 @@ def test_partitions_are_spread_over_those_who_can_take_them() -> None:
     assert min(shares.values()) > 50
 
 
+RACKS = {"a", "eu-1", "eu-1c", "eu-1c-x", "in,two words"}
+
+
 @pytest.mark.parametrize(
     ("client_id", "zone"),
     [
@@ -214,7 +217,24 @@ def test_partitions_are_spread_over_those_who_can_take_them() -> None:
         ("my_diskless_az=a", None),
         ("diskless_az=", None),
         ("diskless_az", None),
+        ("diskless_az=a-StreamThread-1-producer", "a"),
+        ("orders,diskless_az=eu-1c-StreamThread-1-restore-consumer", "eu-1c"),
+        ("diskless_az=eu-1-StreamThread-1-producer", "eu-1"),
+        ("diskless_az=eu-1c-x-StreamThread-1-producer", "eu-1c-x"),
+        ("diskless_az=eu-1c-xy", "eu-1c"),
+        ("diskless_az=in,two words,more", "in,two words"),
+        ("diskless_az=eu-1d", None),
+        ("diskless_az=eu", None),
+        ("diskless_az=ab", None),
+        ("diskless_az=A", None),
+        ("diskless_az=a=1", None),
+        ("diskless_az=b,diskless_az=a", None),
     ],
 )
 def test_a_client_names_its_zone_in_its_id(client_id: str | None, zone: str | None) -> None:
-    assert zone_of(client_id) == zone
+    """Streams and Connect put their own text behind it; a zone is a rack, and no other name."""
+    assert zone_of(client_id, RACKS) == zone
+
+
+def test_where_there_are_no_racks_no_client_has_a_zone() -> None:
+    assert zone_of("diskless_az=a", ()) is None

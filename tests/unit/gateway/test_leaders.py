@@ -417,6 +417,10 @@ def crossing(direction: str) -> dict[str, float]:
         ("x,diskless_az=c", "", "other"),
         ("x,diskless_az=c", "a", "same"),
         ("x", "", "unknown"),
+        ("x,diskless_az=a-StreamThread-1-producer", "", "same"),
+        ("x,diskless_az=c-StreamThread-1-producer", "", "other"),
+        ("x,diskless_az=cc", "", "unknown"),
+        ("x", "cc", "unknown"),
     ],
 )
 async def test_bytes_are_counted_by_whether_they_leave_the_zone(
@@ -434,6 +438,11 @@ async def test_bytes_are_counted_by_whether_they_leave_the_zone(
     for direction, known in before.items():
         if direction == "fetched" or not rack:
             assert crossing(direction) == {**known, zone: known[zone] + len(batch)}
+
+
+async def test_a_client_of_streams_is_told_the_replica_in_its_zone(cluster: Cluster) -> None:
+    cluster.bench.show(HYBRID)
+    assert await cluster.named("orders,diskless_az=c-StreamThread-1-producer") == 3
 
 
 @pytest.mark.parametrize(("row", "told"), [(HYBRID, -1), (NOT_READY, 2)])

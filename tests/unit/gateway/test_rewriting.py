@@ -286,9 +286,12 @@ def test_a_stand_in_that_changes_for_a_zone_alone_counts_as_moved() -> None:
     near = {None: 1, "a": 1}
     nodes.stand_in(lambda zone: {2: ("gateway", near[zone])})
     first = dict(nodes.told(Asker()).moved)
+    nodes.zone_of = lambda client_id: client_id
     near["a"] = 2
     nodes.stand_in(lambda zone: {2: ("gateway", near[zone])})
     assert nodes.told(Asker()).moved[2] > first[2]
+    assert nodes.told(Asker("a")).addresses[2] == ("gateway", 2)
+    assert nodes.told(Asker()).addresses[2] == ("gateway", 1)
 
 
 @pytest.mark.parametrize("api_key", [ApiKey.METADATA, ApiKey.DESCRIBE_CLUSTER])

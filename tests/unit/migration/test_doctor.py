@@ -9,7 +9,7 @@ from typing import Any
 from temporalio.api.taskqueue.v1 import PollerInfo
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueResponse
 
-from tideline.migration.doctor import Verdict, beside, late_puts
+from tideline.migration.doctor import Verdict, beside, elsewhere, late_puts
 from tideline.object_store.late_put import LatePut
 from tideline.temporal import workers_polling
 
@@ -28,6 +28,17 @@ def test_a_broker_without_a_gateway_is_named() -> None:
 
 def test_brokers_and_gateways_in_pairs_are_not_worth_a_word() -> None:
     assert beside({1, 2}, {7: 1, 8: 2}) == []
+
+
+def test_a_gateway_whose_zone_is_no_rack_of_a_broker_is_a_warning() -> None:
+    (found,) = elsewhere({"a", "b"}, {1: "a", 2: None, 3: "B"})
+    assert (found.check, found.verdict) == ("gateway 3", Verdict.WARNING)
+    assert "TIDELINE_GATEWAY_RACK B" in found.found
+    assert "['a', 'b']" in found.found
+
+
+def test_where_brokers_have_no_racks_the_settings_say_what_a_zone_is() -> None:
+    assert elsewhere(set(), {1: "a", 2: "b"}) == []
 
 
 def test_a_store_that_lets_a_late_upload_win_is_a_warning_that_says_what_was_left() -> None:

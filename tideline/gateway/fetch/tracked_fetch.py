@@ -18,7 +18,6 @@ from typing import Any, Protocol
 from tideline.background import cancel_and_wait, spawn
 from tideline.domain.answers import Behaviour, asked_by_fetch, handling
 from tideline.domain.authorization import Verdict
-from tideline.domain.leader_choice import zone_of
 from tideline.domain.quotas import QuotaKind
 from tideline.domain.request_handling import FETCH_FAILURE, RouteKind, position_of
 from tideline.gateway.context import ApiKey, RequestContext
@@ -157,7 +156,7 @@ class TrackedFetch:
         self.leaders = parts.leaders
         self.watermarks = parts.watermarks
         self.rack = str(getattr(request, "rack_id", ""))
-        self.zone = self.rack or zone_of(context.header.client_id)
+        self.zone = self.leaders.zones.of(context.header.client_id, self.rack)
         self.messages: Messages = messages(ApiKey.FETCH, context.header.api_version)
         self.asked = asked
         self._answered = answered

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from tideline.domain.leader_choice import zone_of
 from tideline.gateway.context import RequestContext
 from tideline.gateway.leaders import LeaderNaming
 from tideline.gateway.messages import (
@@ -57,7 +56,7 @@ async def response(
 
 def count_appended(context: RequestContext, leaders: LeaderNaming, size: int) -> None:
     """Note ``size`` bytes that the suffix took of this request."""
-    leaders.count("produced", size, zone_of(context.header.client_id))
+    leaders.count("produced", size, leaders.zones.of(context.header.client_id))
 
 
 def _plain_row(at: RequestedPartition, told: ProduceOutcome) -> PlainRow:

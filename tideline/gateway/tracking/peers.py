@@ -66,6 +66,10 @@ class Peers:
         self._watch = LeaseWatch()
         self._registered: dict[int, str | None] = {}
         self._brokers: Mapping[int, str | None] | None = None
+        self._racks: dict[int, str | None] = {}
+        """Of each broker that Kafka has named, as it named it last."""
+        self.zones: frozenset[str] = frozenset()
+        """What is a zone: the racks of brokers, also of those that are away, and of gateways."""
         self._live: LiveGateways = {}
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -90,11 +94,17 @@ class Peers:
         """Whether the registry was read."""
         return bool(self._registered)
 
+    @property
+    def racks_known(self) -> bool:
+        """Whether Kafka has named its brokers."""
+        return self._brokers is not None
+
     def brokers_are(self, racks: Mapping[int, str | None]) -> None:
         """Kafka names these brokers, and the rack of each. One that it does not name is away, and
         its gateway accepts nobody."""
         if racks != self._brokers:
             self._brokers = dict(racks)
+            self._racks |= racks
             self._settle()
 
     async def look(self) -> None:
@@ -141,6 +151,8 @@ class Peers:
         }
         if before and before.keys() != self._live.keys():
             log.info("peers.changed", live=list(self._live), before=list(before))
+        of_gateways = {self._rack, *(sibling.zone for sibling in self._fleet.values())}
+        self.zones = frozenset(filter(None, {*self._racks.values(), *of_gateways}))
         LIVE_GATEWAYS.set(len(self._live))
 
     def start(self) -> None:

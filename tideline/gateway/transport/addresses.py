@@ -17,7 +17,6 @@ from kio.schema.errors import ErrorCode
 from kio.schema.types import BrokerId
 from kio.static.primitive import i16, i32
 
-from tideline.domain.leader_choice import zone_of
 from tideline.domain.stand_in import controller_for
 from tideline.gateway.context import ApiKey
 from tideline.gateway.transport.passed_apis import PASSED
@@ -85,8 +84,6 @@ CONTROLLER_SINCE = 1
 """Version of Metadata."""
 MOST_LISTS = 32
 Rewrite = Callable[[bytes, int, Named, Asker], bytes]
-MOST_ZONES = 100
-"""Kept at once; clients say where they are, and may say anything."""
 
 
 class NodeAddresses:
@@ -102,6 +99,8 @@ class NodeAddresses:
         self._own = own
         self.accepts: Callable[[], bool] = lambda: True
         """Whether this gateway takes clients of its own, now and in a moment."""
+        self.zone_of: Callable[[str | None], str | None] = lambda client_id: None
+        """The zone of a client, by its id."""
         self._moved = dict.fromkeys(gateways, time.monotonic()) if stood_in_for else {}
         self._now: Mapping[int, Address] = {}
         self._usual = Named(gateways, self._moved)
@@ -120,10 +119,8 @@ class NodeAddresses:
     def told(self, asker: Asker) -> Named:
         if self._instead is None:
             return self._usual
-        zone = zone_of(asker.client_id)
+        zone = self.zone_of(asker.client_id)
         if (named := self._by_zone.get(zone)) is None:
-            if len(self._by_zone) >= MOST_ZONES:
-                self._by_zone.clear()
             named = Named(self._gateways | dict(self._instead(zone)), self._moved)
             self._by_zone[zone] = named
         return named
