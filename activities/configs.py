@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from uuid import UUID
 
 import structlog
@@ -30,6 +31,7 @@ from tideline.domain.config_changes import REMOTE_STORAGE
 from tideline.domain.messages import ConfigStep, PartitionRef, TopicRef, TopicStep
 from tideline.domain.migration import UNDEFINED_OFFSET
 from tideline.domain.topic_configs import (
+    AT_ONCE,
     LOCAL_RETENTION_BYTES,
     TopicProgress,
     desired,
@@ -53,6 +55,16 @@ Postgres says. Brokers follow the controller one by one, so one that lags must n
 what is set nor for what the user had."""
 
 
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What all brokers show alike of a topic's configs."""
+
+    own: dict[str, str | None]
+    """What is set on the topic itself."""
+    tiered: bool
+    knows_copy_lag: bool
+
+
 async def reconcile_configs(services: WorkerServices, step: ConfigStep) -> None:
     """Hold what the stage asks for.
 
@@ -62,17 +74,17 @@ async def reconcile_configs(services: WorkerServices, step: ConfigStep) -> None:
     ref, stage = step.ref, step.stage
     written: dict[str, str | None] = {}
     with typed_failures():
-        async for own, tiered in looks(services, ref):
-            overridden = await _override(services, step, own, tiered=tiered)
+        async for shown in looks(services, ref):
+            overridden = await _override(services, step, shown)
             # Read again, because what was decided above may be out of date by now.
             topic = await _topic(services, ref)
-            if why := refusal(stage, _progress(topic, tiered=True)):
+            if why := refusal(stage, _progress(topic, shown)):
                 raise failure(failures.STALE_STAGE, f"stage {stage.value} of {ref.topic!r}: {why}")
             target = {
                 key: override.override_value if key in overridden else override.user_value
                 for key, override in topic.overrides.items()
             }
-            changes = differences(target, own)
+            changes = differences(target, shown.own)
             if not changes:
                 if not await _released(services, topic, overridden.keys()):
                     continue  # the user has changed one meanwhile
@@ -86,18 +98,15 @@ async def reconcile_configs(services: WorkerServices, step: ConfigStep) -> None:
     raise waiting(f"Kafka does not show the configs of {ref.topic!r} that were written: {what}")
 
 
-async def looks(
-    services: WorkerServices, ref: TopicRef
-) -> AsyncIterator[tuple[dict[str, str | None], bool]]:
-    """What is set on the topic itself and whether it is tiered, again and again, with a pause, each
-    time that brokers agree; at most :data:`ROUNDS` times."""
+async def looks(services: WorkerServices, ref: TopicRef) -> AsyncIterator[Shown]:
+    """The topic's configs again and again, with a pause, each time that brokers agree; at most
+    :data:`ROUNDS` times."""
     for number in range(ROUNDS):
         heartbeat()
         if number:
             await asyncio.sleep(SETTLE_S)
-        own, tiered = await own_configs(services, ref)
-        if own is not None:
-            yield own, tiered
+        if (shown := await own_configs(services, ref)) is not None:
+            yield shown
 
 
 async def _released(
@@ -118,11 +127,9 @@ async def same_topic(services: WorkerServices, ref: TopicRef) -> None:
     await services.observer.topic(ref.topic, topic_id=UUID(ref.topic_id))
 
 
-async def own_configs(
-    services: WorkerServices, ref: TopicRef
-) -> tuple[dict[str, str | None] | None, bool]:
-    """What is set on the topic itself, ``None`` while brokers differ, and whether it is tiered. No
-    endless wait for a topic that is gone: fails as TopicChanged."""
+async def own_configs(services: WorkerServices, ref: TopicRef) -> Shown | None:
+    """The topic's configs, ``None`` while brokers differ in what is set on it. No endless wait for
+    a topic that is gone: fails as TopicChanged."""
     try:
         return await _dynamic(services, ref)
     except KafkaError as error:
@@ -131,13 +138,13 @@ async def own_configs(
         raise
 
 
-async def _dynamic(
-    services: WorkerServices, ref: TopicRef
-) -> tuple[dict[str, str | None] | None, bool]:
+async def _dynamic(services: WorkerServices, ref: TopicRef) -> Shown | None:
     views = await services.topics.configs_by_broker(ref.topic)
     owns = [{k: e.value for k, e in view.items() if e.own} for view in views]
-    agreed = all(own == owns[0] for own in owns)
-    return (owns[0] if agreed else None), shows_tiered(views)
+    if any(own != owns[0] for own in owns):
+        return None
+    knows_copy_lag = all(AT_ONCE.keys() <= view.keys() for view in views)
+    return Shown(owns[0], shows_tiered(views), knows_copy_lag)
 
 
 def shows_tiered(views: Iterable[Mapping[str, ConfigEntry]]) -> bool:
@@ -147,11 +154,11 @@ def shows_tiered(views: Iterable[Mapping[str, ConfigEntry]]) -> bool:
 
 
 async def _override(
-    services: WorkerServices, step: ConfigStep, own: Mapping[str, str | None], *, tiered: bool
+    services: WorkerServices, step: ConfigStep, shown: Shown
 ) -> dict[str, str | None]:
     """Write into Postgres what the stage overrides, and what the user had before it did."""
     ref, stage = step.ref, step.stage
-    progress = _progress(await _topic(services, ref), tiered=tiered)
+    progress = _progress(await _topic(services, ref), shown)
     if why := refusal(stage, progress):
         raise failure(failures.STALE_STAGE, f"stage {stage.value} of {ref.topic!r}: {why}")
     if why := waits_for(stage, progress):
@@ -163,7 +170,7 @@ async def _override(
     for key, value in wanted.items():
         if progress.overrides.get(key, ...) != value:
             await services.control_plane.override_config(
-                UUID(ref.topic_id), key, value, own.get(key)
+                UUID(ref.topic_id), key, value, shown.own.get(key)
             )
     return wanted
 
@@ -178,7 +185,7 @@ async def _topic(services: WorkerServices, ref: TopicRef) -> TrackedTopic:
     return topic
 
 
-def _progress(topic: TrackedTopic, *, tiered: bool) -> TopicProgress:
+def _progress(topic: TrackedTopic, shown: Shown) -> TopicProgress:
     partitions = topic.partitions.values()
     return TopicProgress(
         aborted=topic.status is TopicStatus.ABORTED,
@@ -186,7 +193,8 @@ def _progress(topic: TrackedTopic, *, tiered: bool) -> TopicProgress:
         crossed=sum(p.boundary != UNDEFINED_OFFSET for p in partitions),
         ready=sum(p.ready for p in partitions),
         overrides={key: override.override_value for key, override in topic.overrides.items()},
-        tiered=tiered,
+        tiered=shown.tiered,
+        shows_copy_lag=shown.knows_copy_lag,
         has_prefix=any(p.partly_in_kafka for p in partitions),
         forced=topic.completion_forced_by is not None,
     )

@@ -53,16 +53,16 @@ async def set_tiered_storage(services: WorkerServices, wanted: ConfigsToSet) -> 
     """
     ref = wanted.ref
     with typed_failures():
-        async for own, tiered in looks(services, ref):
-            changes = differences(wanted.configs, own)
+        async for shown in looks(services, ref):
+            changes = differences(wanted.configs, shown.own)
             if not changes:
                 _forget_proofs(services, ref)
                 return
             await tiered_storage.refuse_configs(services, ref.topic, wanted.configs)
-            if _lets_go(wanted.configs, own):
+            if _lets_go(wanted.configs, shown.own):
                 # Also when it was proven a moment ago: a worker may have been away since, and
                 # somebody may have turned tiered storage off and on under the hold.
-                if not tiered:
+                if not shown.tiered:
                     raise _turned_off(ref)
                 await _prove(services, ref)
             await same_topic(services, ref)
@@ -140,13 +140,13 @@ def _turned_off(ref: TopicRef) -> ApplicationError:
 
 
 async def _changed_by_hand(services: WorkerServices, ref: TopicRef) -> Proof | None:
-    own, tiered = await own_configs(services, ref)
-    if own is None:
+    shown = await own_configs(services, ref)
+    if shown is None:
         raise waiting(f"not every broker shows the same configs of {ref.topic!r}")
-    if not tiered:
+    if not shown.tiered:
         raise _turned_off(ref)
-    if differences(HELD, own):
-        return Proof(local_retention(own))
+    if differences(HELD, shown.own):
+        return Proof(local_retention(shown.own))
     return None
 
 

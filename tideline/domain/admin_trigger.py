@@ -13,6 +13,8 @@ from tideline.domain.config_changes import JUDGED, problem_with_value, situation
 from tideline.domain.migration import MigrationState
 from tideline.domain.topic_configs import (
     COPY_DISABLE,
+    COPY_LAG_BYTES,
+    COPY_LAG_MS,
     FLUSH_MESSAGES,
     LOCAL_RETENTION_BYTES,
     LOCAL_RETENTION_MS,
@@ -84,6 +86,8 @@ _OVERRIDDEN: Mapping[str, Callable[[str], str | None]] = {
     LOCAL_RETENTION_BYTES: _integer(-2, _LONG),
     LOCAL_RETENTION_MS: _integer(-2, _LONG),
     COPY_DISABLE: _boolean,
+    COPY_LAG_MS: _integer(-1, _LONG),
+    COPY_LAG_BYTES: _integer(-1, _LONG),
     MAX_MESSAGE_BYTES: _integer(0, _INT),
 }
 

@@ -14,6 +14,8 @@ from typing import Protocol
 from tideline.domain.migration import UNDEFINED_OFFSET
 from tideline.domain.topic_configs import (
     COPY_DISABLE,
+    COPY_LAG_BYTES,
+    COPY_LAG_MS,
     LOCAL_RETENTION_BYTES,
     LOCAL_RETENTION_MS,
     MAX_MESSAGE_BYTES,
@@ -42,9 +44,16 @@ JUDGED = (
     RETENTION_BYTES,
     LOCAL_RETENTION_MS,
     LOCAL_RETENTION_BYTES,
+    COPY_LAG_MS,
+    COPY_LAG_BYTES,
     *LIMITS,
 )
 """Every key whose change on a tracked topic means something for the suffix."""
+_KEPT = (
+    (RETENTION_MS, LOCAL_RETENTION_MS, COPY_LAG_MS),
+    (RETENTION_BYTES, LOCAL_RETENTION_BYTES, COPY_LAG_BYTES),
+)
+"""How much is kept at all, locally, and before it is uploaded."""
 _AS_THE_TOTAL = -2
 """Of ``local.retention.*``: whatever the total is."""
 _NO_LIMIT = -1
@@ -94,10 +103,11 @@ def problem_with_change(
         value = after.get(key)
         if (why := problem_with_value(key, value, situation)) is not None:
             return f"{key}={value}: {why}"
-    if changed & {RETENTION_MS, LOCAL_RETENTION_MS}:
-        return _local_above_total(after, LOCAL_RETENTION_MS, RETENTION_MS)
-    if changed & {RETENTION_BYTES, LOCAL_RETENTION_BYTES}:
-        return _local_above_total(after, LOCAL_RETENTION_BYTES, RETENTION_BYTES)
+    for total, local, lag in _KEPT:
+        if changed & {total, local} and (why := _local_above_total(after, local, total)):
+            return why
+        if changed & {total, local, lag} and (why := _lag_above_local(after, lag, local, total)):
+            return why
     return None
 
 
@@ -150,6 +160,22 @@ def _local_above_total(
             f"lower it, or set it to {_AS_THE_TOTAL}"
         )
     return None
+
+
+def _lag_above_local(
+    after: Mapping[str, str | None], lag_key: str, local_key: str, total_key: str
+) -> str | None:
+    """Kafka's own rule (KIP-1241), which it would apply when Tideline gives the value back."""
+    if _is_false(after.get(REMOTE_STORAGE)):
+        return None
+    lag, local = _number(after.get(lag_key)), _number(after.get(local_key))
+    kept = _number(after.get(total_key)) if local == _AS_THE_TOTAL else local
+    if lag is None or kept is None or kept < 0 or lag <= kept:
+        return None
+    return (
+        f"{lag_key}={lag}: what is kept locally ({local_key}={local}, {total_key}="
+        f"{after.get(total_key)}) goes before it is uploaded; lower it to {kept}, or set it to 0"
+    )
 
 
 def limits_of(after: Mapping[str, str | None], named: Iterable[str]) -> dict[str, str | int]:

@@ -22,6 +22,7 @@ from tideline.domain.tiering import (
     UNLIMITED,
     tiering_age,
 )
+from tideline.domain.topic_configs import AT_ONCE
 
 INTERNAL_TOPICS = frozenset(
     {
@@ -600,6 +601,20 @@ def _size_retention(o: PreflightObservation) -> CheckResult:
     )
 
 
+def _copy_lag(o: PreflightObservation) -> CheckResult:
+    """Brokers before 4.4 show neither key."""
+    lags = {key: o.configs.get(key, "0") for key in AT_ONCE}
+    said = ", ".join(f"{key}={value}" for key, value in lags.items())
+    return _result(
+        "remote_copy_lag",
+        any(value != "0" for value in lags.values()),
+        f"{said}: Kafka holds segments back from remote storage",
+        "Tideline sets both to 0 from the seal to readiness and keeps yours; what is held back now "
+        "is uploaded then, so readiness comes later than elsewhere",
+        warn=True,
+    )
+
+
 def _tiering_age(o: PreflightObservation) -> CheckResult:
     """Kafka's defaults are not a user's word: they mean what the setting says."""
     configured = int(o.configs.get(LOCAL_RETENTION_MS) or AS_RETENTION)
@@ -682,6 +697,7 @@ CHECKS: tuple[Check, ...] = (
     _gateways,
     _versions,
     _size_retention,
+    _copy_lag,
     _tiering_age,
     _bypass,
 )

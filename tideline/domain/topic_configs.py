@@ -19,6 +19,11 @@ FLUSH_MESSAGES = "flush.messages"
 LOCAL_RETENTION_BYTES = "local.retention.bytes"
 LOCAL_RETENTION_MS = "local.retention.ms"
 COPY_DISABLE = "remote.log.copy.disable"
+COPY_LAG_MS = "remote.copy.lag.ms"
+COPY_LAG_BYTES = "remote.copy.lag.bytes"
+AT_ONCE = {COPY_LAG_MS: "0", COPY_LAG_BYTES: "0"}
+"""A segment is uploaded as soon as it is rolled. What Kafka waits for otherwise (KIP-1241, 4.4):
+until it is as old, or as far from the log's end; -1: as ``local.retention.*`` keeps it."""
 MAX_MESSAGE_BYTES = "max.message.bytes"
 DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
 """Kafka's own default."""
@@ -42,6 +47,8 @@ MANAGED_KEYS = (
     LOCAL_RETENTION_BYTES,
     LOCAL_RETENTION_MS,
     COPY_DISABLE,
+    COPY_LAG_MS,
+    COPY_LAG_BYTES,
     MAX_MESSAGE_BYTES,
 )
 """Every key that a migration may ever touch. No other key is read or written."""
@@ -76,6 +83,8 @@ class TopicProgress:
     """At present: key to override value (``config_overrides``)."""
     tiered: bool
     """``remote.storage.enable`` of the topic; an empty topic may be without it."""
+    shows_copy_lag: bool = False
+    """Every broker knows :data:`AT_ONCE`; one that does not refuses the whole change."""
     has_prefix: bool = False
     """Kafka has something below the B0 of a partition."""
     forced: bool = False
@@ -150,13 +159,14 @@ def desired(
     if stage in _SEALED:
         # Not before the last partition has crossed: the others still take classic produces.
         overrides[MAX_MESSAGE_BYTES] = SEAL_BYTES
+    at_once = AT_ONCE if progress.tiered and progress.shows_copy_lag else {}
     match stage:
         case ConfigStage.RESTORED:
             return {}
         case ConfigStage.TRACKED:
             overrides |= {
                 key: progress.overrides[key]
-                for key in (FLUSH_MESSAGES, LOCAL_RETENTION_BYTES)
+                for key in (FLUSH_MESSAGES, LOCAL_RETENTION_BYTES, *AT_ONCE)
                 if key in progress.overrides
                 and progress.overrides.get(MAX_MESSAGE_BYTES) != SEAL_BYTES
             }
@@ -166,10 +176,13 @@ def desired(
             if durability is Durability.TIERED and progress.tiered:
                 # B0 waits for the whole prefix, so the roll cannot wait for B0.
                 overrides[LOCAL_RETENTION_BYTES] = "0"
+                overrides |= at_once
         case ConfigStage.CROSSED:
+            overrides |= at_once
             if LOCAL_RETENTION_BYTES in progress.overrides:
                 overrides[LOCAL_RETENTION_BYTES] = progress.overrides[LOCAL_RETENTION_BYTES]
         case ConfigStage.ROLLING:
+            overrides |= at_once
             if progress.tiered:
                 overrides[LOCAL_RETENTION_BYTES] = "0"
         case ConfigStage.FROZEN:

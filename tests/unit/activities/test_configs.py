@@ -16,6 +16,7 @@ from tideline.control_plane.model import TopicStatus
 from tideline.domain import failures
 from tideline.domain.messages import ConfigStage, ConfigStep, PartitionRef
 from tideline.domain.options import Durability, MigrationOptions
+from tideline.kafka.topic_observer import ConfigEntry
 from tideline.migration.connections import ProofsForRoll, monotonic_ms
 from workflows.topic_run import PROVING_BOUND_S
 
@@ -77,6 +78,42 @@ async def test_a_whole_migration_ends_frozen_and_sealed(world: World) -> None:
         "local.retention.ms": "-2",
         "max.message.bytes": "78",
     }
+
+
+LAGS = {"remote.copy.lag.ms": "3600000", "remote.copy.lag.bytes": "-1"}
+
+
+async def test_nothing_is_held_back_from_remote_storage_and_the_users_lag_comes_back(
+    world: World,
+) -> None:
+    """KIP-1241, where brokers show the keys: 4.4 and later."""
+    world.kafka.own_configs = {"remote.copy.lag.ms": "3600000"}
+    world.kafka.defaults = {"remote.copy.lag.bytes": "-1"}
+    await reach(world, ConfigStage.TRACKED, ConfigStage.ARMED)
+    assert "remote.copy.lag.bytes" not in world.kafka.own_configs
+    for stage in (ConfigStage.CROSSED, ConfigStage.ROLLING):
+        await reach(world, stage)
+        assert world.kafka.own_configs["remote.copy.lag.ms"] == "0"
+        assert world.kafka.own_configs["remote.copy.lag.bytes"] == "0"
+    await reach(world, ConfigStage.FROZEN)
+    assert world.kafka.own_configs["remote.copy.lag.ms"] == "3600000"
+    assert "remote.copy.lag.bytes" not in world.kafka.own_configs
+    assert not LAGS.keys() & world.plane.overrides.keys()
+
+
+async def test_a_lag_is_not_written_while_one_broker_does_not_know_it(world: World) -> None:
+    tiered = {"remote.storage.enable": ConfigEntry("true", True)}
+    held = {
+        "retention.bytes": ConfigEntry("-1", True),
+        "max.message.bytes": ConfigEntry("78", True),
+    }
+    lags = {key: ConfigEntry(value, False) for key, value in LAGS.items()}
+    await reach(world, ConfigStage.TRACKED)
+    world.kafka.views = [tiered | held | lags, tiered | held]
+    world.kafka.done.clear()
+    await reach(world, ConfigStage.CROSSED)
+    assert not [done for done in world.kafka.done if "lag" in done]
+    assert not LAGS.keys() & world.plane.overrides.keys()
 
 
 async def test_a_boundary_that_is_reset_opens_the_classic_log_again(world: World) -> None:

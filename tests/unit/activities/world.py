@@ -228,6 +228,8 @@ class FakeKafka:
     active: list[ActiveProducer] = field(default_factory=list)
     transactions: list[CoordinatorTransaction] = field(default_factory=list)
     own_configs: dict[str, str] = field(default_factory=dict)
+    defaults: dict[str, str] = field(default_factory=dict)
+    """Configs that brokers show of the topic where it sets none."""
     tails: FakeTails = field(default_factory=FakeTails)
     done: list[str] = field(default_factory=list)
     fetched: list[tuple[int, int, int]] = field(default_factory=list)
@@ -399,8 +401,9 @@ class FakeKafka:
         return frozenset(partitions) & self.moving
 
     async def configs(self, topic: str) -> dict[str, ConfigEntry]:
+        inherited = {key: ConfigEntry(value, False) for key, value in self.defaults.items()}
         own = {key: ConfigEntry(value, True) for key, value in self.own_configs.items()}
-        return {"remote.storage.enable": ConfigEntry("true", True), **own}
+        return {"remote.storage.enable": ConfigEntry("true", True), **inherited, **own}
 
     async def configs_by_broker(self, topic: str) -> list[dict[str, ConfigEntry]]:
         if self.views is not None:

@@ -106,6 +106,32 @@ def test_nothing_is_kept_locally_for_longer_than_at_all(
         assert bool(only_total) is refused
 
 
+@pytest.mark.parametrize(
+    ("lag", "local", "total", "refused"),
+    [
+        ("5", "5", "9", False),
+        ("6", "5", "9", True),
+        ("9", "-2", "9", False),
+        ("10", "-2", "9", True),
+        ("10", "-2", "-1", False),
+        ("-1", "5", "9", False),
+        ("0", "0", "9", False),
+    ],
+)
+def test_nothing_is_held_back_for_longer_than_it_is_kept_locally(
+    lag: str, local: str, total: str, refused: bool
+) -> None:
+    """Kafka's rule (KIP-1241), which it cannot check while it has Tideline's values."""
+    for unit in ("ms", "bytes"):
+        held = {f"remote_copy_lag_{unit}": lag}
+        kept = {f"local_retention_{unit}": local, f"retention_{unit}": total}
+        assert bool(problem(HYBRID, **held, **kept)) is refused
+        before = {key.replace("_", "."): value for key, value in held.items()}
+        lowered = problem(HYBRID, before, **kept)
+        assert lowered is None or "remote.copy.lag" in lowered
+        assert bool(lowered) is refused
+
+
 def test_a_value_that_was_there_before_is_not_judged() -> None:
     """A client that writes back all that it read changes nothing."""
     before = {"cleanup.policy": "compact", "remote.log.copy.disable": "true"}

@@ -148,6 +148,7 @@ def test_every_check_that_can_refuse_is_among_those_that_are_tried() -> None:
     """So that a new one is told over the wire only as far as it says itself."""
     only_warn = {"min_insync_replicas", "transactional_producers"}
     only_warn |= {"size_retention_race", "tiering_age", "partition_count", "topic_exists"}
+    only_warn |= {"remote_copy_lag"}
     known = {c.name for c in judge(GOOD).checks}
     assert known - only_warn == {check for check, _ in BREAKS}
 
@@ -193,6 +194,8 @@ def test_replaced_processes_are_named_beside_a_gateway_that_is_silent() -> None:
         ("min_insync_replicas", {"configs": {"min.insync.replicas": "1"}}),
         ("transactional_producers", {"transactional_ids": ("pay-1",)}),
         ("transactional_producers", {"transactional_ids": None}),
+        ("remote_copy_lag", {"configs": {"remote.copy.lag.ms": "3600000"}}),
+        ("remote_copy_lag", {"configs": {"remote.copy.lag.bytes": "-1"}}),
         ("tiering_age", {"configs": {"local.retention.ms": "-1"}}),
         ("tiering_age", {"configs": {"local.retention.ms": "86400001"}}),
         ("tiering_age", {"configs": {"retention.ms": "-1"}, "tiering_default_age_ms": -1}),
@@ -209,6 +212,11 @@ def test_a_topic_that_does_not_say_how_old_batches_get_has_the_default_age(
     configs: dict[str, str],
 ) -> None:
     assert verdict("tiering_age", configs=configs) is Verdict.PASSED
+
+
+@pytest.mark.parametrize("configs", [{}, {"remote.copy.lag.ms": "0", "remote.copy.lag.bytes": "0"}])
+def test_segments_that_are_not_held_back_are_no_warning(configs: dict[str, str]) -> None:
+    assert verdict("remote_copy_lag", configs=configs) is Verdict.PASSED
 
 
 def test_what_cannot_be_observed_is_not_accepted() -> None:

@@ -60,6 +60,32 @@ def test_nothing_is_sealed_while_a_partition_takes_classic_produces(stage: Confi
     assert "max.message.bytes" not in desired(stage, sealed, FSYNCED)
 
 
+LAGS = {"remote.copy.lag.ms": "0", "remote.copy.lag.bytes": "0"}
+
+
+@pytest.mark.parametrize("durability", list(Durability))
+def test_nothing_is_held_back_from_remote_storage_from_the_seal_to_the_freeze(
+    durability: Durability,
+) -> None:
+    """KIP-1241. Kafka also refuses a positive lag in bytes beside ``local.retention.bytes=0``."""
+    shows = replace(CROSSED, shows_copy_lag=True)
+    for stage in (ConfigStage.CROSSED, ConfigStage.ROLLING):
+        assert LAGS.items() <= desired(stage, shows, durability).items()
+    at_the_freeze = desired(ConfigStage.FROZEN, replace(shows, ready=3), durability)
+    assert not LAGS.keys() & at_the_freeze.keys(), "the user has his own again"
+    armed = desired(ConfigStage.ARMED, replace(BEGUN, shows_copy_lag=True), durability)
+    assert (LAGS.keys() <= armed.keys()) is (durability is Durability.TIERED)
+    assert ("local.retention.bytes" in armed) is (durability is Durability.TIERED)
+    again = replace(BEGUN, shows_copy_lag=True, overrides=armed)
+    assert desired(ConfigStage.TRACKED, again, durability) == armed
+
+
+def test_a_lag_is_written_neither_to_brokers_without_it_nor_to_a_topic_that_is_not_tiered() -> None:
+    for progress in (CROSSED, replace(CROSSED, shows_copy_lag=True, tiered=False)):
+        for stage in (ConfigStage.CROSSED, ConfigStage.ROLLING, ConfigStage.FROZEN):
+            assert not LAGS.keys() & desired(stage, progress, FSYNCED).keys()
+
+
 def test_the_roll_is_by_local_retention() -> None:
     assert desired(ConfigStage.ROLLING, CROSSED, FSYNCED)["local.retention.bytes"] == "0"
 
