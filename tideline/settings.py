@@ -302,7 +302,10 @@ class GatewaySettings(
     """One gateway beside one broker."""
 
     gateway_id: int = Field(ge=0, description="stable number of this gateway; the node id")
-    gateway_broker_id: int = Field(ge=0, description="node id of the paired broker")
+    gateway_broker_id: int = Field(
+        ge=0,
+        description="node id of the paired broker; while another one answers nobody is accepted",
+    )
     gateway_listen: Annotated[tuple[str, int], NoDecode] = Field(
         description="host:port on which clients are served"
     )

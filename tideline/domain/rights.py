@@ -176,7 +176,8 @@ KAFKA_RIGHTS = (
         Resource.CLUSTER,
         "DescribeConfigs",
         {
-            _GATEWAY: "whether tiered storage is on at every broker; defaults of new topics",
+            _GATEWAY: "whether tiered storage is on at every broker; defaults of new topics; "
+            "whether the broker beside it has the id that it was given",
             _WORKER: "whether tiered storage is on at every broker; defaults of limits of batches",
             _JOBS: "defaults of retention and tiering; file.delete.delay.ms",
         },

@@ -27,6 +27,7 @@ from tideline.gateway.beliefs import beliefs
 from tideline.gateway.context import ConnectionRegistry
 from tideline.gateway.event_loop import run
 from tideline.gateway.messages import preload
+from tideline.gateway.paired_broker import why_another
 from tideline.gateway.passing import WhatPasses
 from tideline.gateway.stand_ins import StandIns
 from tideline.gateway.standing import Standing
@@ -131,7 +132,15 @@ async def _serve(
                 stood_in_for=bool(settings.gateway_stand_in),
             )
             passing = WhatPasses(parts.tracking, parts.quotas)
-            server = GatewayServer(settings, rules, connections, parts.room, nodes, passing)
+            server = GatewayServer(
+                settings,
+                rules,
+                connections,
+                parts.room,
+                nodes,
+                passing,
+                partial(why_another, broker_id=settings.gateway_broker_id),
+            )
 
             async def close_parts() -> None:
                 await parts.close(served_out=server.served_out)

@@ -3,13 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from typing import Any
+
+from kio.schema.describe_configs.v4 import request as dc
+from kio.schema.errors import ErrorCode
+from kio.static.primitive import i8
 
 from tideline.domain.ids import TopicPartition
 from tideline.errors import TidelineError
-from tideline.kafka.client import KafkaCluster
+from tideline.kafka.client import KafkaCluster, KafkaConnection
 from tideline.kafka.observer import KafkaObserver, OffsetSpec
 
 TIMEOUT_MS = 2_000
+BROKER_RESOURCE = 4
+NODE_ID = "node.id"
+
+
+async def why_another(connection: KafkaConnection, broker_id: int) -> str | None:
+    """What the broker says if it is not ``broker_id``: one describes its own configs, and refuses
+    another's (``ConfigHelper``). ``None``: it is, or the gateway may not ask. Raises
+    :class:`~tideline.kafka.errors.KafkaUnavailable`."""
+    asked = dc.DescribeConfigsResource(
+        resource_type=i8(BROKER_RESOURCE),
+        resource_name=str(broker_id),
+        configuration_keys=(NODE_ID,),
+    )
+    answer: Any = await connection.send(
+        dc.DescribeConfigsRequest(resources=(asked,)), timeout_ms=TIMEOUT_MS
+    )
+    for result in answer.results:
+        if result.error_code is ErrorCode.invalid_request:
+            return str(result.error_message)
+    return None
 
 
 class PairedBroker:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import structlog
 
@@ -47,16 +47,28 @@ PROBE_AGAIN_S = 0.05
 """After a connection to the broker has ended it is asked this soon whether it is there."""
 PROBE_TIMEOUT_MS = 3_000
 
+AWAY = (
+    "the paired broker does not answer: connections are refused until it does. "
+    "Start the broker, or correct TIDELINE_GATEWAY_BROKER"
+)
+ANOTHER = (
+    "the broker at TIDELINE_GATEWAY_BROKER is another one than TIDELINE_GATEWAY_BROKER_ID names: "
+    "connections are refused. Correct one of the two, and restart this gateway"
+)
+
 log = structlog.get_logger()
 Served = GatewayConnection | NativeConnection
+IsAnother = Callable[[KafkaConnection], Awaitable[str | None]]
+"""Why the broker of a connection is not the paired one; ``None``: it is. Raises
+:class:`KafkaUnavailable`."""
 
 
 class GatewayServer:
     """Serves clients on ``gateway_listen`` until it is stopped.
 
-    What always holds: while the paired broker does not answer no connection is accepted, so that
-    clients hear at once, as from a dead broker, that they have to ask another one; and one that a
-    client has is kept for as long as it is not owed an answer.
+    What always holds: while the paired broker does not answer, or another one answers in its place,
+    no connection is accepted, so that clients hear at once, as from a dead broker, that they have
+    to ask another one; and one that a client has is kept for as long as it is not owed an answer.
     """
 
     def __init__(
@@ -67,8 +79,10 @@ class GatewayServer:
         room: Room | None = None,
         nodes: NodeAddresses | None = None,
         passing: Passing | None = None,
+        is_another: IsAnother | None = None,
     ) -> None:
         """``nodes``: what clients are told of where each node is, if others may stand in.
+        ``is_another``: asked with each look at the broker; ``None``: whoever answers is right.
         ``passing``: what the native transport may let pass, where it is wanted; ``None``: whatever
         no rule is due for, ever. Raises :class:`~tideline.kafka.wire.LibraryMissing` if it is
         wanted and not there."""
@@ -87,7 +101,10 @@ class GatewayServer:
         self._certificate = (
             ListenerCertificate(self._tls, self._encrypt_with) if self._tls is not None else None
         )
+        self._is_another = is_another
         self._broker_up: bool | None = None
+        self._told: str | None = None
+        """What was logged of the broker last."""
         self._probe_due = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._room.changed.add(self._room_changed)
@@ -237,29 +254,26 @@ class GatewayServer:
     async def _look_at_broker(self) -> None:
         host, port = self._settings.gateway_broker
         broker = f"{host}:{port}"
-        reason = await self._broker_problem(host, port)
-        if reason is not None and self._broker_up and not _is_refusal(reason):
+        problem = await self._broker_problem(host, port)
+        if problem is not None and self._broker_up and not _is_refusal(problem[1]):
             # Slow is not dead: nobody is refused for one probe that did not end in time.
-            reason = await self._broker_problem(host, port)
-        up = reason is None
-        if up is not self._broker_up:
-            self._broker_up = up
-            BROKER_UP.set(int(up))
+            problem = await self._broker_problem(host, port)
+        self._broker_up = up = problem is None
+        BROKER_UP.set(int(up))
+        said, reason = problem or ("broker answers", "")
+        if said != self._told:
+            self._told = said
             if up:
-                log.info("broker answers", broker=broker)
+                log.info(said, broker=broker)
             else:
-                log.error(
-                    "the paired broker does not answer: connections are refused until it does. "
-                    "Start the broker, or correct TIDELINE_GATEWAY_BROKER",
-                    broker=broker,
-                    reason=reason,
-                )
+                log.error(said, broker=broker, reason=reason)
         if up and not self._listener.listening:
             await self._listener.listen()
         elif not up and self._listener.listening:
             self._listener.refuse()
 
-    async def _broker_problem(self, host: str, port: int) -> str | None:
+    async def _broker_problem(self, host: str, port: int) -> tuple[str, str] | None:
+        """What an operator is told, and the reason; ``None``: it answers."""
         try:
             connection = await KafkaConnection.open(
                 host,
@@ -269,10 +283,15 @@ class GatewayServer:
                 security=self._security,
             )
         except (KafkaUnavailable, KafkaError) as error:
-            return str(error)
-        with contextlib.suppress(KafkaUnavailable):
-            connection.close()
-        return None
+            return AWAY, str(error)
+        try:
+            why = await self._is_another(connection) if self._is_another is not None else None
+        except (KafkaUnavailable, KafkaError) as error:
+            return AWAY, str(error)
+        finally:
+            with contextlib.suppress(KafkaUnavailable):
+                connection.close()
+        return None if why is None else (ANOTHER, why)
 
 
 def _is_refusal(reason: str) -> bool:
