@@ -30,6 +30,7 @@ from tideline.domain import failures
 from tideline.domain.config_changes import REMOTE_STORAGE
 from tideline.domain.messages import ConfigStep, PartitionRef, TopicRef, TopicStep
 from tideline.domain.migration import UNDEFINED_OFFSET
+from tideline.domain.remote_log import SegmentState
 from tideline.domain.topic_configs import (
     AT_ONCE,
     LOCAL_RETENTION_BYTES,
@@ -40,9 +41,9 @@ from tideline.domain.topic_configs import (
     waits_for,
 )
 from tideline.kafka.errors import KafkaError
-from tideline.kafka.observer import PartitionLayout
+from tideline.kafka.observer import DEBUG_CONSUMER, OffsetSpec, PartitionLayout
 from tideline.kafka.topic_observer import ConfigEntry
-from tideline.migration.connections import WorkerServices
+from tideline.migration.connections import Proof, WorkerServices
 from tideline.migration.prefix import claimed_prefix
 from tideline.migration.side_by_side import side_by_side
 
@@ -210,31 +211,58 @@ async def offsets_proven_for_roll(services: WorkerServices, ref: TopicRef) -> di
 
     ``local.retention.bytes=0`` lets Kafka delete local segments up to an offset that it may have
     kept from before tiering was turned off and on again; what was never uploaded would be lost
-    (schedules.md, 11). What this run has proven not long ago counts (:class:`ProofsForRoll`).
+    (schedules.md, 11). What this run has proven not long ago counts (:class:`ProofsForRoll`) while
+    the segments are there that it rests on: somebody may have turned it off and on since.
     Returns the proven offsets (exclusive) by partition. Fails as Waiting.
     """
     with typed_failures():
         topic = await services.observer.topic(ref.topic, topic_id=UUID(ref.topic_id))
         assert topic is not None
         layouts, run = dict(sorted(topic.partitions.items())), current_run()
+        keys = [PartitionRef(ref.topic, ref.topic_id, number).log for number in layouts]
+        if any(proof.rests_on for key in keys if (proof := services.proofs.of(key, run))):
+            await services.remote_log.refresh(topic.topic_id)
 
         async def prove(number: int) -> int:
             partition = PartitionRef(ref.topic, ref.topic_id, number)
-            end = services.proofs.of(partition.log, run)
-            if end is None:
-                end = await _proven_for_roll(services, partition, layouts[number])
-                services.proofs.keep(partition.log, run, end)
+            proof = services.proofs.of(partition.log, run)
+            if proof is None or not await _stands(services, partition, layouts[number], proof):
+                services.proofs.forget(partition.log)
+                proof = await _proven_for_roll(services, partition, layouts[number])
+                services.proofs.keep(partition.log, run, proof)
                 heartbeat()
-            return end
+            return proof.end
 
         ends = await side_by_side(prove, layouts)
         return {str(number): end for number, end in zip(layouts, ends, strict=True)}
 
 
+async def _stands(
+    services: WorkerServices, partition: PartitionRef, layout: PartitionLayout, proof: Proof
+) -> bool:
+    """Whether every segment that the proof rests on is finished, as of the last reading of the
+    metadata, or has expired: Kafka raises the log start before it deletes."""
+    there = {
+        segment.segment_id
+        for segment in services.remote_log.known(partition.log)
+        if segment.state is SegmentState.COPY_SEGMENT_FINISHED
+    }
+    gone = [end for segment, end in proof.rests_on.items() if segment not in there]
+    if not gone:
+        return True
+    start = await services.observer.offset(
+        partition.topic,
+        partition.partition,
+        OffsetSpec.EARLIEST,
+        node=layout.leader,
+        replica_id=DEBUG_CONSUMER,
+    )
+    return max(gone) < start.offset
+
+
 async def _proven_for_roll(
     services: WorkerServices, partition: PartitionRef, layout: PartitionLayout
-) -> int:
-    """The proven end of one partition (exclusive)."""
+) -> Proof:
     claimed = await claimed_prefix(services, partition, layout)
     if why := claimed.problem():
         hint = (
@@ -244,4 +272,4 @@ async def _proven_for_roll(
             "locally only and must not be rolled"
         )
         raise waiting(f"{partition.topic}-{partition.partition}: {why}{hint}")
-    return claimed.coverage.wanted.end
+    return Proof(claimed.coverage.wanted.end, claimed.coverage.rests_on)

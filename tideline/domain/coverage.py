@@ -66,8 +66,8 @@ class Coverage:
     """First offset at or after the log start that is not covered (exclusive end)."""
     earliest_remote: int
     """Smallest start offset among finished segments of this lineage; -1 if there is none."""
-    segments: int
-    """Segments that contribute."""
+    rests_on: Mapping[UUID, int]
+    """Segments that contribute, and the last offset (inclusive) of each."""
     overlapping: int
     overshooting: int
     """Segments that reach past the boundary; clipped."""
@@ -76,6 +76,11 @@ class Coverage:
     """Segments of a deposed leader: no offset of theirs belongs to the log's lineage."""
     broken: dict[str, str] = field(default_factory=dict)
     """Segments whose objects are missing or short, and what is wrong."""
+
+    @property
+    def segments(self) -> int:
+        """How many contribute."""
+        return len(self.rests_on)
 
     @property
     def complete(self) -> bool:
@@ -115,7 +120,8 @@ def assess(
     unfinished: list[str] = []
     foreign: list[str] = []
     broken: dict[str, str] = {}
-    overlapping = overshooting = contributing = 0
+    rests_on: dict[UUID, int] = {}
+    overlapping = overshooting = 0
     earliest = -1
     ranges = lineage_ranges(lineage)
     for segment in sorted(segments, key=lambda s: (s.start_offset, s.end_offset)):
@@ -137,7 +143,7 @@ def assess(
         earliest = mine[0].start if earliest < 0 else min(earliest, mine[0].start)
         clipped = [piece for p in mine if (piece := p.clip(wanted))]
         if clipped:
-            contributing += 1
+            rests_on[segment.segment_id] = segment.end_offset
             overlapping += any(p.start < q.end and q.start < p.end for p in clipped for q in pieces)
             pieces.extend(clipped)
         if segment.start_offset < boundary <= segment.end_offset:
@@ -148,7 +154,7 @@ def assess(
         gaps=gaps,
         covered_to=gaps[0].start if gaps else wanted.end,
         earliest_remote=earliest,
-        segments=contributing,
+        rests_on=rests_on,
         overlapping=overlapping,
         overshooting=overshooting,
         unfinished=tuple(unfinished),

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import structlog
 
@@ -64,10 +65,19 @@ class CachedObservation:
 
 
 @dataclass(frozen=True, slots=True)
-class _Proof:
+class Proof:
+    """Everything of a partition below ``end`` (exclusive) that Kafka takes for tiered is."""
+
+    end: int
+    rests_on: Mapping[UUID, int]
+    """The remote segments that have it, and the last offset (inclusive) of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    proof: Proof
     run: str | None
     at_ms: float
-    end: int
 
 
 class ProofsForRoll:
@@ -82,24 +92,23 @@ class ProofsForRoll:
 
     def __init__(self, clock_ms: Callable[[], float]) -> None:
         self._clock_ms = clock_ms
-        self._proven: dict[TopicIdPartition, _Proof] = {}
+        self._proven: dict[TopicIdPartition, _Kept] = {}
 
-    def keep(self, key: TopicIdPartition, run: str | None, end: int) -> None:
-        """Everything of ``key`` below ``end`` (exclusive) that Kafka takes for tiered is. ``run``:
-        who has proven it, of a workflow; ``None`` outside of Temporal."""
+    def keep(self, key: TopicIdPartition, run: str | None, proof: Proof) -> None:
+        """``run``: who has proven it of ``key``, of a workflow; ``None`` outside of Temporal."""
         now = self._clock_ms()
         self._proven = {k: v for k, v in self._proven.items() if now - v.at_ms < self.LAST_MS}
-        self._proven[key] = _Proof(run, now, end)
+        self._proven[key] = _Kept(proof, run, now)
 
-    def of(self, key: TopicIdPartition, run: str | None) -> int | None:
-        """The end (exclusive) that ``run`` has proven not long ago."""
+    def of(self, key: TopicIdPartition, run: str | None) -> Proof | None:
+        """What ``run`` has proven not long ago."""
         found = self._proven.get(key)
         if found is None or found.run != run or self._clock_ms() - found.at_ms >= self.LAST_MS:
             return None
-        return found.end
+        return found.proof
 
     def forget(self, key: TopicIdPartition) -> None:
-        """Tiered storage was switched: what was there may have been deleted."""
+        """Tiered storage was switched, or segments are gone: it is to be proven anew."""
         self._proven.pop(key, None)
 
 

@@ -16,8 +16,9 @@ from tideline.control_plane.model import TopicStatus
 from tideline.domain import failures
 from tideline.domain.messages import ConfigStage, ConfigStep, PartitionRef
 from tideline.domain.options import Durability, MigrationOptions
+from tideline.domain.remote_log import SegmentState
 from tideline.kafka.topic_observer import ConfigEntry
-from tideline.migration.connections import ProofsForRoll, monotonic_ms
+from tideline.migration.connections import Proof, ProofsForRoll, monotonic_ms
 from workflows.topic_run import PROVING_BOUND_S
 
 
@@ -327,6 +328,44 @@ async def test_a_roll_is_proven_once_for_a_while(world: World) -> None:
     await offsets_proven_for_roll(world.services, TOPIC)
 
 
+@pytest.mark.parametrize("state", [None, SegmentState.DELETE_SEGMENT_STARTED])
+async def test_a_proof_falls_with_a_segment_that_it_rests_on(
+    world: World, state: SegmentState | None
+) -> None:
+    """Tiered storage was switched off with deletion at a broker and on again, within the run: the
+    highest tiered offset stays, and what lay below it is gone."""
+    world.kafka.local_starts = dict.fromkeys((1, 2, 3), 0)
+    await offsets_proven_for_roll(world.services, TOPIC)
+    assert await offsets_proven_for_roll(world.services, TOPIC) == {"0": 100}
+    assert world.store.listed == [0], "the second question looks at no object"
+    world.store.found = [replace(s, state=state) for s in world.store.found if state is not None]
+    with pytest.raises(ApplicationError, match="must not be rolled"):
+        await offsets_proven_for_roll(world.services, TOPIC)
+
+
+async def test_a_proof_falls_with_its_segments_though_others_took_their_place(
+    world: World,
+) -> None:
+    world.kafka.local_starts = dict.fromkeys((1, 2, 3), 0)
+    await offsets_proven_for_roll(world.services, TOPIC)
+    world.store.found = [replace(s, segment_id=UUID(int=10)) for s in world.store.found]
+    world.store.listing = {UUID(int=10): world.store.listing[UUID(int=9)]}
+    assert await offsets_proven_for_roll(world.services, TOPIC) == {"0": 100}
+    assert world.store.listed == [0, 0], "it was proven anew"
+
+
+async def test_a_proof_stays_while_segments_expire(world: World) -> None:
+    """Kafka raises the log start before it deletes: no replica has what lies below it."""
+    world.kafka.local_starts = dict.fromkeys((1, 2, 3), 0)
+    await offsets_proven_for_roll(world.services, TOPIC)
+    world.store.found = []
+    world.kafka.log_start = 100
+    assert await offsets_proven_for_roll(world.services, TOPIC) == {"0": 100}
+    world.kafka.log_start = 99
+    with pytest.raises(ApplicationError, match="must not be rolled"):
+        await offsets_proven_for_roll(world.services, TOPIC)
+
+
 async def test_a_later_run_takes_no_proof_of_an_earlier_one(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -351,10 +390,10 @@ async def test_a_proof_that_takes_an_attempt_to_its_bound_is_not_begun_anew_by_t
     world.services.proofs._clock_ms = lambda: now[0]
     world.kafka.partitions = 4
 
-    async def proving(services: Any, partition: PartitionRef, layout: Any) -> int:
+    async def proving(services: Any, partition: PartitionRef, layout: Any) -> Proof:
         proven.append(partition.partition)
         now[0] += PROVING_BOUND_S * 1000 / 4
-        return 100
+        return Proof(100, {})
 
     monkeypatch.setattr(configs, "_proven_for_roll", proving)
     await offsets_proven_for_roll(world.services, TOPIC)
