@@ -289,6 +289,18 @@ class WatchFinding:
                 )
             case FindingKind.GROWN:
                 return f"{self.topic}-{self.subject}: {self._grown()} ({since})"
+            case FindingKind.ACL:
+                return (
+                    f"{self.topic}: {found.get('count')} ACLs name a host ({found.get('names')}) "
+                    "and match no client, since brokers see the gateways' hosts: let them name "
+                    f"users alone ({since})"
+                )
+            case FindingKind.SHARE_GROUP:
+                return (
+                    f"{self.topic}: {found.get('count')} share groups subscribe to it "
+                    f"({found.get('names')}) and are refused by gateways: end them, or let them "
+                    f"read another topic ({since})"
+                )
         if (gap := found.get("gap")) is not None:
             said = gap.get("said") or "what remote segments hold is not known"
             return (

@@ -8,6 +8,8 @@ what follows round.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 LONGEST_LINE = 10_000
 """Characters of one line: what is longer fills screens, and hides what comes after it."""
 MOST_OF_A_NAME = 100
@@ -32,6 +34,12 @@ def in_one_line(text: str, most: int = LONGEST_LINE) -> str:
         left -= len(pieces[kept])
         kept += 1
     return "".join(pieces[:kept]) + _more(len(text) - kept)
+
+
+def some_of(names: Sequence[str], most: int = 5) -> str:
+    """The first few of names that clients have chosen, in one line."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(in_one_line(name, MOST_OF_A_NAME) for name in names[:most]) + more
 
 
 def _more(characters: int) -> str:

@@ -6,12 +6,12 @@ workflow's own validation (seed 000, "Prerequisites and validation"; docs/phases
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from tideline.domain.estimate import TopicScale
-from tideline.domain.foreign_text import MOST_OF_A_NAME, in_one_line
+from tideline.domain.foreign_text import some_of
 from tideline.domain.tiering import (
     AS_RETENTION,
     DEFAULT_AGE_MS,
@@ -227,12 +227,6 @@ def _result(
     return CheckResult(name, Verdict.WARNING if warn else Verdict.REFUSED, found, remedy, told)
 
 
-def _names(names: Sequence[str], most: int = 5) -> str:
-    """The first few of names that clients have chosen."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(in_one_line(name, MOST_OF_A_NAME) for name in names[:most]) + more
-
-
 def _exists(o: PreflightObservation) -> CheckResult:
     found = f"topic {o.topic!r} {'does not exist' if o.topic_id is None else 'exists'}"
     return _result(
@@ -368,7 +362,7 @@ def _no_share_group(o: PreflightObservation) -> CheckResult:
     return _result(
         "no_share_group",
         o.share_groups,
-        f"share groups on the topic: {_names(o.share_groups)}"
+        f"share groups on the topic: {some_of(o.share_groups)}"
         if o.share_groups
         else "no share group",
         "end them: share groups cannot read across the boundary",
@@ -464,7 +458,7 @@ def _no_transactions(o: PreflightObservation) -> CheckResult:
     return _result(
         name,
         ids,
-        f"{len(ids)} transactional producers wrote to it: {_names(ids)}"
+        f"{len(ids)} transactional producers wrote to it: {some_of(ids)}"
         if ids
         else "none is remembered by the leaders",
         "from tracking on a new transaction on the topic is refused: change these producers first",
@@ -492,7 +486,7 @@ def _acls_hold(o: PreflightObservation) -> CheckResult:
         return CheckResult(
             name,
             Verdict.REFUSED,
-            f"{told}: {_names(of_hosts, 3)}",
+            f"{told}: {some_of(of_hosts, 3)}",
             "brokers see the gateways' addresses as their clients': let these ACLs name users, "
             "or the gateways' hosts in further ones, and remove them",
             told,
@@ -663,7 +657,7 @@ def _bypass(o: PreflightObservation) -> CheckResult:
             "look at the group coordinators",
         )
     outside = [
-        f"{_names([m.group])}: {_names([m.client_id])} at {_names([m.host])}"
+        f"{some_of([m.group])}: {some_of([m.client_id])} at {some_of([m.host])}"
         for m in o.outside_members
     ]
     return _result(

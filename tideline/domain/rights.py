@@ -263,7 +263,7 @@ KAFKA_RIGHTS = (
         "Describe",
         {
             _GATEWAY: "preflight of a trigger",
-            _WORKER: "preflight: who may write past the gateways",
+            _WORKER: "preflight and watch: ACLs that name a host",
         },
     ),
     KafkaRight(
@@ -272,7 +272,7 @@ KAFKA_RIGHTS = (
         "Describe",
         {
             _GATEWAY: "preflight of a trigger: share groups of the topic",
-            _WORKER: "preflight",
+            _WORKER: "preflight and watch: share groups of the topic",
         },
     ),
     KafkaRight(
@@ -291,7 +291,7 @@ KAFKA_RIGHTS = (
         "ShareGroupDescribe",
         Resource.GROUP,
         "Describe",
-        {_GATEWAY: "the same", _WORKER: "preflight"},
+        {_GATEWAY: "the same", _WORKER: "preflight and watch"},
     ),
 )
 

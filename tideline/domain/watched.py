@@ -18,6 +18,7 @@ from tideline.domain.config_changes import (
     shown_limits,
     situation_of,
 )
+from tideline.domain.foreign_text import some_of
 from tideline.domain.grown import NewLog, first_in_the_way
 from tideline.domain.migration import UNDEFINED_OFFSET
 from tideline.domain.topic_configs import TopicLimits
@@ -35,14 +36,38 @@ class FindingKind(StrEnum):
     defaults."""
     GROWN = "grown"
     """A partition that Kafka has and Postgres has no row of: nobody serves it."""
+    ACL = "acl"
+    """ACLs that name a host: they match no client, since brokers see the gateways' hosts."""
+    SHARE_GROUP = "share_group"
+    """Share groups on the topic: gateways refuse their fetches."""
+
+
+OF_PARTITIONS = frozenset({FindingKind.TAIL, FindingKind.SHORT, FindingKind.GROWN})
+"""What is found of one partition, and not of the topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
     kind: FindingKind
     subject: str
-    """The partition's number, or the config's key."""
+    """The partition's number, the config's key, or the kind itself where a topic has one."""
     detail: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class HostAcl:
+    """An ACL of topics that names a host."""
+
+    pattern: str
+    prefixed: bool
+    """``PatternType.PREFIXED``; else literal, of which ``*`` is every topic."""
+    words: str
+
+    def applies_to(self, topic: str) -> bool:
+        """As ``StandardAuthorizer`` matches it."""
+        if self.prefixed:
+            return topic.startswith(self.pattern)
+        return self.pattern in (topic, "*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +105,21 @@ def log_end_findings(row: WatchedPartition, ends: Mapping[int, int]) -> list[Fin
             detail["gap"] = {"first": max(short.values()), "end": row.prefix_end}
         found.append(Finding(FindingKind.SHORT, str(row.partition), detail))
     return found
+
+
+def access_findings(
+    topic: str, acls: Iterable[HostAcl], share_groups: Sequence[str]
+) -> list[Finding]:
+    """What the preflight refuses a topic for, and may come when it is tracked."""
+    rules = sorted(acl.words for acl in acls if acl.applies_to(topic))
+    return [
+        Finding(kind, kind.value, {"count": len(names), "names": some_of(names, 3)})
+        for kind, names in (
+            (FindingKind.ACL, rules),
+            (FindingKind.SHARE_GROUP, sorted(share_groups)),
+        )
+        if names
+    ]
 
 
 def grown_findings(logs: Sequence[NewLog]) -> list[Finding]:

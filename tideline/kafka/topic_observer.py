@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -51,7 +52,8 @@ from tideline.domain.topic_configs import (
     TIMESTAMP_TYPE,
 )
 from tideline.domain.transactions import OPEN_STATES, CoordinatorTransaction, OpenProducer
-from tideline.kafka.client import KafkaCluster
+from tideline.domain.watched import HostAcl
+from tideline.kafka.client import KafkaCluster, KafkaConnection
 from tideline.kafka.errors import KafkaError
 from tideline.kafka.observer import milliseconds
 
@@ -64,6 +66,9 @@ OPERATIONS = {
     9: "CLUSTER_ACTION", 10: "DESCRIBE_CONFIGS", 11: "ALTER_CONFIGS", 12: "IDEMPOTENT_WRITE",
 }  # fmt: skip
 """``AclOperation`` by code."""
+PREFIXED = 4
+"""``PatternType.PREFIXED``."""
+ANY_HOST = "*"
 DENY = 2
 """``AclPermissionType.DENY``."""
 DYNAMIC_TOPIC_CONFIG = 1
@@ -354,10 +359,28 @@ class TopicObserver:
 
     async def acls(self, topic: str) -> TopicAcls:
         """The ACLs whose pattern applies to the topic's name. Raises :class:`KafkaError`."""
+        response = await self._acls(topic, MATCH)
+        if response.error_code is ErrorCode.security_disabled:
+            return TopicAcls(authorizer=False)
+        rules = [_in_words(acl) for found in response.resources for acl in found.acls]
+        return TopicAcls(authorizer=True, rules=tuple(sorted(rules)))
+
+    async def host_acls(self) -> tuple[HostAcl, ...]:
+        """Every ACL of topics that names a host, of any pattern. Raises :class:`KafkaError`."""
+        response = await self._acls(None, ANY)
+        return tuple(
+            HostAcl(found.resource_name, int(found.pattern_type) == PREFIXED, _in_words(acl))
+            for found in response.resources
+            for acl in found.acls
+            if acl.host != ANY_HOST
+        )
+
+    async def _acls(self, topic: str | None, pattern: int) -> DescribeAclsResponse:
+        """Empty where brokers have no authorizer."""
         request = DescribeAclsRequest(
             resource_type_filter=i8(TOPIC_RESOURCE),
             resource_name_filter=topic,
-            pattern_type_filter=i8(MATCH),
+            pattern_type_filter=i8(pattern),
             principal_filter=None,
             host_filter=None,
             operation=i8(ANY),
@@ -366,21 +389,48 @@ class TopicObserver:
         connection = await self._cluster.any()
         response = await connection.send(request, timeout_ms=self._timeout_ms)
         assert isinstance(response, DescribeAclsResponse)
-        if response.error_code is ErrorCode.security_disabled:
-            return TopicAcls(authorizer=False)
-        if response.error_code is not ErrorCode.none:
-            raise KafkaError(response.error_code, f"ACLs of {topic!r}: {response.error_message}")
-        rules = [_in_words(acl) for found in response.resources for acl in found.acls]
-        return TopicAcls(authorizer=True, rules=tuple(sorted(rules)))
+        if response.error_code not in (ErrorCode.none, ErrorCode.security_disabled):
+            whose = "topics" if topic is None else repr(topic)
+            raise KafkaError(response.error_code, f"ACLs of {whose}: {response.error_message}")
+        return response
 
-    async def groups_on(self, topic: str) -> tuple[tuple[str, ...], tuple[GroupMember, ...]]:
-        """The share groups on the topic, and the members of consumer groups that read it."""
+    async def share_groups(self) -> dict[str, tuple[str, ...]]:
+        """The share groups that subscribe to each topic. Raises :class:`KafkaError`."""
         nodes = await self._cluster.nodes()
-        found = await asyncio.gather(*(self._groups_of(node, topic) for node in nodes))
-        shares = sorted({group for on_node, _ in found for group in on_node})
-        return tuple(shares), tuple(m for _, members in found for m in members)
+        found: dict[str, set[str]] = defaultdict(set)
+        for on_node in await asyncio.gather(*map(self._share_groups_on, nodes)):
+            for group, topics in on_node:
+                for topic in topics:
+                    found[topic].add(group)
+        return {topic: tuple(sorted(groups)) for topic, groups in found.items()}
 
-    async def _groups_of(self, node: int, topic: str) -> tuple[set[str], list[GroupMember]]:
+    async def _share_groups_on(self, node: int) -> list[tuple[str, frozenset[str]]]:
+        connection, by_type = await self._groups_at(node)
+        return await self._subscriptions(connection, by_type.get("share"))
+
+    async def _subscriptions(
+        self, connection: KafkaConnection, share_groups: list[GroupId] | None
+    ) -> list[tuple[str, frozenset[str]]]:
+        """Each of these share groups, and the topics that its members subscribe to."""
+        if not share_groups:
+            return []
+        described = await connection.send(
+            ShareGroupDescribeRequest(
+                group_ids=tuple(share_groups), include_authorized_operations=False
+            ),
+            timeout_ms=self._timeout_ms,
+        )
+        assert isinstance(described, ShareGroupDescribeResponse)
+        return [
+            (
+                str(g.group_id),
+                frozenset(str(t) for m in g.members for t in m.subscribed_topic_names),
+            )
+            for g in described.groups
+        ]
+
+    async def _groups_at(self, node: int) -> tuple[KafkaConnection, dict[str, list[GroupId]]]:
+        """The groups that a broker coordinates, by their type."""
         connection = await self._cluster.node(node)
         listed = await connection.send(
             ListGroupsRequest(states_filter=(), types_filter=()), timeout_ms=self._timeout_ms
@@ -391,6 +441,17 @@ class TopicObserver:
         by_type: dict[str, list[GroupId]] = {}
         for group in listed.groups:
             by_type.setdefault(group.group_type.lower(), []).append(GroupId(group.group_id))
+        return connection, by_type
+
+    async def groups_on(self, topic: str) -> tuple[tuple[str, ...], tuple[GroupMember, ...]]:
+        """The share groups on the topic, and the members of consumer groups that read it."""
+        nodes = await self._cluster.nodes()
+        found = await asyncio.gather(*(self._groups_of(node, topic) for node in nodes))
+        shares = sorted({group for on_node, _ in found for group in on_node})
+        return tuple(shares), tuple(m for _, members in found for m in members)
+
+    async def _groups_of(self, node: int, topic: str) -> tuple[set[str], list[GroupMember]]:
+        connection, by_type = await self._groups_at(node)
         members: list[GroupMember] = []
         if ids := by_type.get("classic"):
             classic = await connection.send(
@@ -419,22 +480,8 @@ class TopicObserver:
                 if topic in cm.subscribed_topic_names
                 or any(topic == t.topic_name for t in cm.assignment.topic_partitions)
             ]
-        shares: set[str] = set()
-        if ids := by_type.get("share"):
-            described = await connection.send(
-                ShareGroupDescribeRequest(
-                    group_ids=tuple(ids), include_authorized_operations=False
-                ),
-                timeout_ms=self._timeout_ms,
-            )
-            assert isinstance(described, ShareGroupDescribeResponse)
-            shares = {
-                str(sg.group_id)
-                for sg in described.groups
-                for sm in sg.members
-                if topic in sm.subscribed_topic_names
-            }
-        return shares, members
+        share_groups = await self._subscriptions(connection, by_type.get("share"))
+        return {group for group, topics in share_groups if topic in topics}, members
 
 
 def _in_words(acl: AclDescription) -> str:

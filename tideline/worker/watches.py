@@ -23,11 +23,19 @@ from tideline.control_plane.model import TopicStatus, TrackedTopic
 from tideline.domain.broker_defaults import BrokerDefaults
 from tideline.domain.config_changes import LIMITS
 from tideline.domain.ids import TopicIdPartition
-from tideline.domain.watched import HELD, ChangedDefault, Finding, FindingKind, grown_findings
+from tideline.domain.watched import (
+    HELD,
+    OF_PARTITIONS,
+    ChangedDefault,
+    Finding,
+    FindingKind,
+    grown_findings,
+)
 from tideline.errors import TidelineError
 from tideline.kafka.held_configs import HeldInKafka
 from tideline.migration.connections import WorkerServices
 from tideline.migration.growth import take_in
+from tideline.worker.access import AccessLook
 from tideline.worker.kept_tails import TailKeeper
 from tideline.worker.log_gaps import GapLooker, is_gap
 from tideline.worker.looking import Seen, compare, in_portions
@@ -75,6 +83,13 @@ class WatchGauges:
             ["topic", "key"],
             registry=registry,
         )
+        self._access = Gauge(
+            "inkless_unsupported_access",
+            "ACLs of a tracked topic that name a host (acl), and share groups that subscribe to "
+            "it (share_group), where there are any",
+            ["topic", "kind"],
+            registry=registry,
+        )
         self._silent = Gauge(
             "inkless_boundary_unwatched_replicas",
             "Replicas whose log end the newest look could not compare with B0",
@@ -87,12 +102,14 @@ class WatchGauges:
         )
 
     def update(self, found: Mapping[str, Iterable[Finding]], silent: int, now_s: float) -> None:
-        for gauge in (*self._offsets.values(), self._gaps, self._configs):
+        for gauge in (*self._offsets.values(), self._gaps, self._configs, self._access):
             gauge.clear()
         for topic, findings in found.items():
             for finding in findings:
                 if finding.kind is FindingKind.CONFIG:
                     self._configs.labels(topic, finding.subject).set(1)
+                elif finding.kind not in OF_PARTITIONS:
+                    self._access.labels(topic, finding.kind).set(finding.detail["count"])
                 else:
                     gauge = self._offsets[finding.kind]
                     gauge.labels(topic, finding.subject).set(finding.detail["offsets"])
@@ -117,6 +134,7 @@ class KafkaWatch:
         self._gap_looker = GapLooker(services)
         self._defaults: dict[UUID, frozenset[ChangedDefault]] = {}
         """Limits whose defaults the look before found changed, by topic id."""
+        self._access = AccessLook(services)
         self._told: dict[UUID, list[Finding]] = {}
         """What Postgres has as found and not ended; of a topic that is missing here, perhaps more
         than is true."""
@@ -139,6 +157,7 @@ class KafkaWatch:
         topics = await self._services.control_plane.tracked_topics()
         watched = {t.topic_id: t for t in topics if t.topic_id and t.status is TopicStatus.ACTIVE}
         self._forget(set(watched))
+        await self._access.ask()
         seen: dict[UUID, Seen] = {}
         defaults = await self._limits_by_default() if watched else None
         for portion in in_portions(watched.values()):
@@ -148,14 +167,15 @@ class KafkaWatch:
             if not found.problem:
                 plane = self._services.control_plane
                 grown = grown_findings(await take_in(plane, watched[topic_id], found.new))
-                certain[topic_id] = self._certain(topic_id, [*found.findings, *grown])
+                access = self._access.findings(watched[topic_id].name)
+                certain[topic_id] = self._certain(topic_id, [*found.findings, *grown, *access])
                 await self._put_back(watched[topic_id], topic_id, certain[topic_id])
                 await self._follow(watched[topic_id], topic_id, found.defaults)
         by_log = [
             (watched[topic_id].name, TopicIdPartition(topic_id, int(f.subject)), f)
             for topic_id, findings in certain.items()
             for f in findings
-            if f.kind is not FindingKind.CONFIG
+            if f.kind in OF_PARTITIONS
         ]
         kept = await self._tails.keep([each for each in by_log if each[2].kind is FindingKind.TAIL])
         gaps = await self._gap_looker.look([each for each in by_log if is_gap(each[2])])

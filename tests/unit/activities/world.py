@@ -33,6 +33,7 @@ from tideline.domain.producer_tail import ProducerTail
 from tideline.domain.remote_log import EpochStart, RemoteSegment, SegmentState
 from tideline.domain.topic_configs import ConfigChange
 from tideline.domain.transactions import CoordinatorTransaction
+from tideline.domain.watched import HostAcl
 from tideline.kafka.admin import Deletion, NotDeleted
 from tideline.kafka.batches import iter_fetched
 from tideline.kafka.errors import KafkaError, KafkaUnavailable, TopicReplaced
@@ -257,6 +258,10 @@ class FakeKafka:
         }
     )
     """Limits of batches of a topic that sets none, by broker."""
+    acls_of_hosts: list[HostAcl] = field(default_factory=list)
+    share_groups_on: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    access_unknown: bool = False
+    """Whether brokers say neither."""
     broker_configs: dict[str, str] = field(
         default_factory=lambda: {
             "remote.log.storage.system.enable": "true",
@@ -267,6 +272,16 @@ class FakeKafka:
 
     async def cluster_id(self) -> str:
         return "the cluster"
+
+    async def host_acls(self) -> tuple[HostAcl, ...]:
+        if self.access_unknown:
+            raise KafkaUnavailable("nobody says which ACLs there are")
+        return tuple(self.acls_of_hosts)
+
+    async def share_groups(self) -> dict[str, tuple[str, ...]]:
+        if self.access_unknown:
+            raise KafkaUnavailable("nobody says which groups there are")
+        return self.share_groups_on
 
     async def nodes(self) -> dict[int, str]:
         return dict.fromkeys(self.layout.replicas, "127.0.0.1")

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from tests.unit.activities.world import World, record_batch
 from tideline.control_plane.model import TopicStatus, TrackedTopic
 from tideline.domain.migration import MigrationState
-from tideline.domain.watched import FindingKind
+from tideline.domain.watched import FindingKind, HostAcl
 from tideline.kafka.errors import KafkaUnavailable
 from tideline.object_store import ObjectStoreUnavailable
 from tideline.worker import kept_tails
@@ -589,3 +589,50 @@ async def test_two_workers_and_a_gateway_take_the_same_partition_in(world: World
     await world.plane.add_partitions("orders", UUID(int=1), 1, 2)
     assert [await first.look(), await second.look()] == [[], []]
     assert rows(world) == {0: 100, 1: 0}
+
+
+OF_A_HOST = HostAcl("ord", True, "ALLOW READ to User:ada from 10.0.0.1")
+
+
+async def test_an_acl_that_names_a_host_is_told_while_it_is_there(world: World) -> None:
+    """It came after the preflight: no client matches it, since brokers see the gateway's host."""
+    watched = Watched(crossed(world))
+    world.kafka.acls_of_hosts = [OF_A_HOST, replace(OF_A_HOST, pattern="other")]
+    assert await watched.look() == []
+    assert await watched.look() == [(FindingKind.ACL, "acl")]
+    assert watched.gauge("inkless_unsupported_access", topic="orders", kind="acl") == 1
+    (finding,) = await world.plane.findings("orders")
+    assert "ALLOW READ to User:ada from 10.0.0.1" in str(finding)
+    world.kafka.access_unknown = True
+    assert await watched.look() == [(FindingKind.ACL, "acl")], "nobody says that it has gone"
+    world.kafka.access_unknown = False
+    world.kafka.acls_of_hosts = []
+    assert await watched.look() == []
+    (finding,) = await world.plane.findings("orders")
+    assert finding.ended_at is not None
+
+
+async def test_a_share_group_on_a_tracked_topic_is_told(world: World) -> None:
+    watched = Watched(crossed(world))
+    groups = tuple(f"group {n}" for n in range(9))
+    world.kafka.share_groups_on = {"orders": groups, "another": ("g",)}
+    assert await watched.look(2) == [(FindingKind.SHARE_GROUP, "share_group")]
+    assert watched.gauge("inkless_unsupported_access", topic="orders", kind="share_group") == 9
+    (finding,) = await world.plane.findings("orders")
+    assert "group 0, group 1, group 2 and 6 more" in str(finding)
+
+
+@pytest.mark.parametrize(
+    ("acl", "applies"),
+    [
+        (HostAcl("orders", False, ""), True),
+        (HostAcl("*", False, ""), True),
+        (HostAcl("ord", True, ""), True),
+        (HostAcl("", True, ""), True),
+        (HostAcl("ord", False, ""), False),
+        (HostAcl("orders-2", True, ""), False),
+        (HostAcl("*", True, ""), False),
+    ],
+)
+def test_an_acl_applies_as_its_pattern_says(acl: HostAcl, applies: bool) -> None:
+    assert acl.applies_to("orders") is applies
