@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from spark.common.fold import Flags, Ids, Ints, Segments, by_id, own_pieces
+from spark.common.fold import Events, Flags, Ids, Ints, Segments, by_id, own_pieces
 from spark.common.packing import KIND_BITS, Objects, kind_bits
-from tideline.domain.coverage import AIVEN_KINDS, OWN_KINDS
+from tideline.domain.coverage import AIVEN_KINDS, FOREVER, OWN_KINDS
 from tideline.domain.remote_log import SegmentState
 
 STARTED = int(SegmentState.COPY_SEGMENT_STARTED)
@@ -34,17 +34,18 @@ class Found:
         log_bytes[there], kinds[there] = objects.log_bytes[rows[there]], objects.kinds[rows[there]]
         return cls(log_bytes, kinds)
 
-    def bad(self, size: Ints, txn_index_empty: Flags) -> Flags:
-        """Which have no log, one of another size, or miss an object that they need."""
-        found: Flags = (self.log_bytes != size) | (self._missing(txn_index_empty) != 0)
+    def bad(self, size: Ints, lacks_txn_index: Flags) -> Flags:
+        """Which have no log, one of another size, or miss an object that they need.
+        ``lacks_txn_index``: :func:`may_lack_txn_index`."""
+        found: Flags = (self.log_bytes != size) | (self._missing(lacks_txn_index) != 0)
         return found
 
-    def _missing(self, txn_index_empty: Flags) -> Ints:
+    def _missing(self, lacks_txn_index: Flags) -> Ints:
         packed = (self.kinds & AIVEN_BITS) != 0
-        own = np.where(txn_index_empty, OWN_BITS, OWN_BITS | TXN_INDEX_BIT)
+        own = np.where(lacks_txn_index, OWN_BITS, OWN_BITS | TXN_INDEX_BIT)
         return np.where(packed, AIVEN_BITS, own) & ~self.kinds
 
-    def problem(self, row: int, size: int, txn_index_empty: bool) -> str:
+    def problem(self, row: int, size: int, lacks_txn_index: bool) -> str:
         """Why ``row`` is bad, as :func:`tideline.domain.coverage.assess` says it."""
         if self.log_bytes[row] < 0:
             return "its log object is not in the bucket"
@@ -53,9 +54,18 @@ class Found:
                 f"its log object has {self.log_bytes[row]} bytes instead of {size}"
                 " (compressed or encrypted?)"
             )
-        missing = int(self._missing(np.full(len(self.kinds), txn_index_empty))[row])
+        missing = int(self._missing(np.full(len(self.kinds), lacks_txn_index))[row])
         kinds = sorted(kind for kind, bit in KIND_BITS.items() if missing & bit)
         return f"its {', '.join(kinds)} object is not in the bucket"
+
+
+def may_lack_txn_index(segments: Events) -> Flags:
+    """Those of a log that need no transaction index, by
+    :func:`tideline.domain.coverage.txn_indexes_told_from`."""
+    told = segments.txn_index_empty
+    first = segments.start[told].min() if told.any() else FOREVER
+    found: Flags = told | (segments.start < first)
+    return found
 
 
 def match(high: Ids, low: Ids, in_high: Ids, in_low: Ids) -> Ints:
@@ -109,7 +119,7 @@ def cover(
     rows, starts, ends = rows[mine], starts[mine], ends[mine]
     valid = np.zeros(len(ordered), dtype=bool)
     valid[rows] = True
-    broken = valid & found.bad(ordered.size, ordered.txn_index_empty)
+    broken = valid & found.bad(ordered.size, may_lack_txn_index(ordered))
     good = ~broken[rows]
     rows, starts, ends = rows[good], starts[good], ends[good]
     firsts = np.concatenate(([True], rows[1:] != rows[:-1])) if len(rows) else good

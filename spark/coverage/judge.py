@@ -35,6 +35,7 @@ from spark.coverage.cover import (
     cover,
     gaps,
     match,
+    may_lack_txn_index,
 )
 from spark.coverage.tasks import Bucket
 
@@ -278,7 +279,7 @@ def _is_whole(log: _Log, found: Cover) -> bool:
     """Whether every finished segment, of any lineage, has its objects; merged ones too."""
     rows, base = _finished(log.segments.base), log.segments.base
     of_brokers = Found(found.found.log_bytes[rows], found.found.kinds[rows])
-    bad = of_brokers.bad(base.size[rows], base.txn_index_empty[rows]).any()
+    bad = of_brokers.bad(base.size[rows], may_lack_txn_index(base)[rows]).any()
     merged = log.merged.take(np.flatnonzero(log.merged.state == 1))
     return not bad and not _of_merged(log, merged).bad(merged.size, _no_txn(merged)).any()
 
@@ -316,10 +317,11 @@ def _cause(log: _Log, found: Cover, start: int, end: int) -> str:
 
 
 def _bad(events: Events, found: Found, rows: Ints) -> tuple[BadSegment, ...]:
+    lacks = may_lack_txn_index(events)
     return tuple(
         BadSegment(
             segment_name(events, int(row)),
-            found.problem(int(row), int(events.size[row]), bool(events.txn_index_empty[row])),
+            found.problem(int(row), int(events.size[row]), bool(lacks[row])),
         )
         for row in rows[:SHOWN]
     )

@@ -28,7 +28,7 @@ from tideline.control_plane.cataloged_jobs import connect_jobs
 from tideline.control_plane.jobs import JobsControlPlane
 from tideline.control_plane.table_model import SuffixPlace, SuffixRow
 from tideline.control_plane.tiering_model import PartitionRow
-from tideline.domain.coverage import OffsetRange
+from tideline.domain.coverage import OffsetRange, txn_indexes_told_from
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.prefix import past_gap
 from tideline.domain.remote_log import RemoteLogIndex
@@ -141,7 +141,8 @@ class Plan:
     ) -> Iterator[Piece]:
         prefix = self.prefixes.get(row.log, Prefix(row.boundary))
         to_end = OffsetRange(wanted.start, row.prefix_end)
-        cover, gaps = prefix_cover(to_end, self.remote_segments.of(row.log), prefix.lineage)
+        segments = self.remote_segments.of(row.log)
+        cover, gaps = prefix_cover(to_end, segments, prefix.lineage)
         if missing := [gap for one in gaps if (gap := one.clip(wanted))]:
             raise TableRefused(
                 f"{row.topic}-{row.partition}: offsets {', '.join(map(str, missing[:3]))} of the "
@@ -151,7 +152,8 @@ class Plan:
             )
         aborted: tuple[AbortedTxn, ...] = ()
         if isolation is Isolation.READ_COMMITTED:
-            aborted = aborted_transactions(self.settings, cover)
+            told_from = txn_indexes_told_from(segments)
+            aborted = aborted_transactions(self.settings, cover, told_from)
         for one in cover:
             clipped = one.range.clip(wanted)
             if clipped is not None and _may_hold(one.segment.max_timestamp, bounds):

@@ -123,10 +123,11 @@ def object_key_stem(settings: JobsSettings, segment: RemoteSegment) -> str:
 
 
 def aborted_transactions(
-    settings: JobsSettings, cover: Iterable[PrefixPiece]
+    settings: JobsSettings, cover: Iterable[PrefixPiece], told_from: int
 ) -> tuple[AbortedTxn, ...]:
     """Those whose abort marker lies in ``cover``, which must reach from the first offset that is
-    read to the end of the prefix: a marker may lie far behind its records.
+    read to the end of the prefix: a marker may lie far behind its records. ``told_from``:
+    :func:`tideline.domain.coverage.txn_indexes_told_from` of its log.
 
     Raises :class:`TableUnreadable`, and as the object store does.
     """
@@ -140,6 +141,8 @@ def aborted_transactions(
         try:
             found = decode_txn_index(store.get(settings.s3_tiered_bucket, key))
         except (ObjectMissing, MalformedTxnIndex) as error:
+            if isinstance(error, ObjectMissing) and piece.segment.start_offset < told_from:
+                return []
             raise TableUnreadable(
                 f"aborted transactions of offsets {piece.range}: {key}: {error}; restore the "
                 "object, or read with isolation=read_uncommitted (a plugin that packs the indexes "

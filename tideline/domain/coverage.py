@@ -48,12 +48,20 @@ class SegmentObjects:
     kinds: frozenset[str] = frozenset()
     """Suffixes of the other objects, without the dot."""
 
-    def missing(self, segment: RemoteSegment) -> tuple[str, ...]:
-        """Kinds of objects that ``segment`` must have and has not."""
+    def missing(self, *, txn_index: bool) -> tuple[str, ...]:
+        """Kinds of objects that a segment must have and has not; ``txn_index``: that one, too."""
         if self.kinds & AIVEN_KINDS:
             return tuple(sorted(AIVEN_KINDS - self.kinds))
-        needed = OWN_KINDS if segment.txn_index_empty else OWN_KINDS | {"txnindex"}
+        needed = OWN_KINDS | {"txnindex"} if txn_index else OWN_KINDS
         return tuple(sorted(needed - self.kinds))
+
+
+def txn_indexes_told_from(segments: Iterable[RemoteSegment]) -> int:
+    """The start of a log's first segment whose metadata say that it has no transaction index; from
+    it on each other one must have its own. Before it nobody knows: brokers before Kafka 4.0 say so
+    of none (KIP-1058, ``TxnIndexEmpty``), and what they have not uploaded Kafka takes for empty
+    (``RemoteIndexCache``)."""
+    return min((s.start_offset for s in segments if s.txn_index_empty), default=FOREVER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +132,9 @@ def assess(
     overlapping = overshooting = 0
     earliest = -1
     ranges = lineage_ranges(lineage)
-    for segment in sorted(segments, key=lambda s: (s.start_offset, s.end_offset)):
+    ordered = sorted(segments, key=lambda s: (s.start_offset, s.end_offset))
+    told_from = txn_indexes_told_from(ordered)
+    for segment in ordered:
         name = f"{segment.start_offset:020d}-{segment.segment_id}"
         if segment.state is SegmentState.COPY_SEGMENT_STARTED:
             unfinished.append(name)
@@ -136,7 +146,7 @@ def assess(
             foreign.append(name)
             continue
         if objects is not None and (
-            problem := object_problem(segment, objects.get(segment.segment_id))
+            problem := object_problem(segment, objects.get(segment.segment_id), told_from)
         ):
             broken[name] = problem
             continue
@@ -184,9 +194,12 @@ def own_pieces(segment: RemoteSegment, lineage: Mapping[int, OffsetRange]) -> li
     return pieces
 
 
-def object_problem(segment: RemoteSegment, found: SegmentObjects | None) -> str | None:
+def object_problem(
+    segment: RemoteSegment, found: SegmentObjects | None, told_from: int
+) -> str | None:
     """What is wrong with the objects of a finished segment; ``None``: nothing. A size other than
-    the metadata's is what a plugin that compresses or encrypts leaves; its bytes prove nothing."""
+    the metadata's is what a plugin that compresses or encrypts leaves; its bytes prove nothing.
+    ``told_from``: :func:`txn_indexes_told_from` of its log."""
     if found is None or found.log_bytes is None:
         return "its log object is not in the bucket"
     if found.log_bytes != segment.size_bytes:
@@ -194,7 +207,8 @@ def object_problem(segment: RemoteSegment, found: SegmentObjects | None) -> str 
             f"its log object has {found.log_bytes} bytes instead of {segment.size_bytes}"
             " (compressed or encrypted?)"
         )
-    if missing := found.missing(segment):
+    has_transactions = not segment.txn_index_empty and segment.start_offset >= told_from
+    if missing := found.missing(txn_index=has_transactions):
         return f"its {', '.join(missing)} object is not in the bucket"
     return None
 

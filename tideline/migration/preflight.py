@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from tideline import __version__
 from tideline.control_plane.model import GatewayRegistration, in_force, unaccounted_reason
-from tideline.domain.coverage import object_problem
+from tideline.domain.coverage import object_problem, txn_indexes_told_from
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.messages import PartitionRef
 from tideline.domain.options import MigrationOptions
@@ -178,10 +178,11 @@ async def _remote_objects(
     async def compare(log: TopicIdPartition) -> dict[RemoteSegment, str]:
         objects = await services.inventory.objects(layout.name, log)
         alive()
+        told_from = txn_indexes_told_from(by_log[log])
         return {
             segment: problem
             for segment in by_log[log]
-            if (problem := object_problem(segment, objects.get(segment.segment_id)))
+            if (problem := object_problem(segment, objects.get(segment.segment_id), told_from))
         }
 
     bad = {s: p for found in await side_by_side(compare, by_log) for s, p in found.items()}

@@ -124,11 +124,28 @@ def test_a_missing_index_uncovers_its_segment() -> None:
 
 
 def test_a_segment_with_aborted_transactions_needs_their_index() -> None:
-    only = replace(segment(0, 9), txn_index_empty=False)
-    without = {only.segment_id: SegmentObjects(100, OWN_KINDS)}
-    assert not assess(0, 10, [only], without, ONE_EPOCH).complete
-    whole = {only.segment_id: SegmentObjects(100, OWN_KINDS | {"txnindex"})}
-    assert assess(0, 10, [only], whole, ONE_EPOCH).complete
+    plain, aborts = segment(0, 4), replace(segment(5, 9), txn_index_empty=False)
+    both = [plain, aborts]
+    of_plain = {plain.segment_id: SegmentObjects(100, OWN_KINDS)}
+    without = of_plain | {aborts.segment_id: SegmentObjects(100, OWN_KINDS)}
+    assert not assess(0, 10, both, without, ONE_EPOCH).complete
+    whole = of_plain | {aborts.segment_id: SegmentObjects(100, OWN_KINDS | {"txnindex"})}
+    assert assess(0, 10, both, whole, ONE_EPOCH).complete
+
+
+def test_what_brokers_before_4_0_have_tiered_may_have_no_transaction_index() -> None:
+    """Their metadata do not say whether there is one (KIP-1058); from the first segment on whose
+    metadata do, each that does not say so has one."""
+    old, after = (replace(segment(*at), txn_index_empty=False) for at in ((0, 4), (15, 19)))
+    tagged = segment(10, 14)
+    every = [old, segment(5, 9), tagged, after]
+    every[1] = replace(every[1], txn_index_empty=False)
+    objects = {one.segment_id: SegmentObjects(100, OWN_KINDS) for one in every}
+    assert assess(0, 10, every[:2], objects, ONE_EPOCH).complete
+    assert assess(0, 15, every[:3], objects, ONE_EPOCH).complete
+    late = assess(0, 20, every, objects, ONE_EPOCH)
+    assert [str(gap) for gap in late.gaps] == ["[15, 20)"]
+    assert list(late.broken.values()) == ["its txnindex object is not in the bucket"]
 
 
 def test_aivens_packed_indexes_are_understood() -> None:

@@ -22,7 +22,7 @@ from spark.common.packing import (
     unpack,
 )
 from spark.common.rows import arrow_schema, to_batch
-from spark.coverage.cover import Cover, cover
+from spark.coverage.cover import Cover, cover, may_lack_txn_index
 from tests import retention_rule
 from tideline.domain.coverage import AIVEN_KINDS, OWN_KINDS, SegmentObjects, assess
 from tideline.domain.ids import TopicIdPartition
@@ -214,7 +214,7 @@ def test_the_verdict_is_the_domains(
     base = folded_segments.base
     problems = {
         name(folded_segments, int(row)): told.found.problem(
-            int(row), int(base.size[row]), bool(base.txn_index_empty[row])
+            int(row), int(base.size[row]), bool(may_lack_txn_index(base)[row])
         )
         for row in told.broken
     }

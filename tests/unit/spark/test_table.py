@@ -27,11 +27,15 @@ from pyspark.sql.datasource import (
 from spark.table.ahead import GET_BYTES
 from spark.table.options import bounds_of, parse
 from spark.table.pieces import Piece, Place, SegmentPart
+from spark.table.prefix import aborted_transactions
 from spark.table.rows import arrow_rows
 from spark.table.scan import Scanner
 from spark.table.source import register, shared_out
 from tests.unit.kafka.segment_batches import Built, Spec, segment, sized, spec_lists
-from tideline.domain.table import Bounds, Isolation, TableUnreadable
+from tideline.domain.coverage import FOREVER, OffsetRange
+from tideline.domain.ids import TopicIdPartition
+from tideline.domain.remote_log import EpochStart, RemoteSegment, SegmentState
+from tideline.domain.table import Bounds, Isolation, PrefixPiece, TableUnreadable
 from tideline.errors import UsageError
 from tideline.kafka.batches import iter_batches
 from tideline.kafka.txn_index import AbortedTxn
@@ -207,6 +211,30 @@ def test_aborted_transactions_are_what_their_index_says_by_producer() -> None:
     assert not Aborted([aborted]).has(Header())  # type: ignore[arg-type]
     Header.base_offset, Header.producer_id = 5, 8
     assert not Aborted([aborted]).has(Header())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("told_from", "known"), [(FOREVER, True), (101, True), (100, False)])
+def test_a_transaction_index_that_is_not_there_is_empty_where_nobody_said_that_there_is_one(
+    monkeypatch: pytest.MonkeyPatch, told_from: int, known: bool
+) -> None:
+    """Of a segment that begins at 100, tiered by a broker before Kafka 4.0 or by a later one."""
+
+    def missing(_: str, key: str) -> bytes:
+        raise ObjectMissing(key)
+
+    store = SimpleNamespace(get=missing)
+    monkeypatch.setattr("spark.table.prefix.shared_store", lambda _: store)
+    of = RemoteSegment(
+        TopicIdPartition(UUID(int=1), 0), "t", UUID(int=2), 100, 199, 1_000, (EpochStart(0, 0),),
+        SegmentState.COPY_SEGMENT_FINISHED,
+    )  # fmt: skip
+    cover = [PrefixPiece(of, OffsetRange(100, 200))]
+    jobs: Any = SimpleNamespace(s3_tiered_prefix="", s3_tiered_bucket="tiered")
+    if known:
+        assert aborted_transactions(jobs, cover, told_from) == ()
+    else:
+        with pytest.raises(TableUnreadable, match="aborted transactions of offsets"):
+            aborted_transactions(jobs, cover, told_from)
 
 
 def test_wrong_options_are_named() -> None:
