@@ -28,7 +28,7 @@ from tideline.kafka.security import KafkaSecurity
 from tideline.kafka.topic_observer import TopicObserver
 from tideline.kafka.wire import ABI, LibraryMissing, find_openssl, library
 from tideline.migration.connections import monotonic_ms
-from tideline.object_store.client import ObjectStoreClient
+from tideline.object_store.client import ObjectStoreClient, ObjectStoreUnavailable
 from tideline.object_store.features import Features, probe_features
 from tideline.object_store.late_put import LatePut, probe_late_put
 from tideline.settings import Transport, TransportSettings, WorkerSettings, load
@@ -173,9 +173,12 @@ async def _buckets(parts: _Parts) -> list[Finding]:
 
 async def _features(parts: _Parts) -> list[Finding]:
     settings = parts.settings
-    found = await asyncio.to_thread(
-        probe_features, settings, settings.s3_bucket, settings.diskless_prefix
-    )
+    try:
+        found = await asyncio.to_thread(
+            probe_features, settings, settings.s3_bucket, settings.diskless_prefix
+        )
+    except ObjectStoreUnavailable as error:
+        return [ok(FEATURES, f"not looked at: {error}")]
     return features(found)
 
 
