@@ -127,3 +127,13 @@ def _time(text: str) -> datetime:
 def plain(tag: str) -> str:
     """Without its namespace."""
     return tag[tag.rfind("}") + 1 :]
+
+
+def names_a_tag(body: bytes) -> bool:
+    """Whether an answer to a call that makes an object names its tag (``CopyObjectResult`` and its
+    like)."""
+    try:
+        root = ElementTree.fromstring(body.strip())
+    except ElementTree.ParseError:
+        return False
+    return any(plain(one.tag) == "ETag" and (one.text or "").strip() for one in root)
