@@ -34,6 +34,12 @@ OWNER = "tideline-owner.json"
 POSITION = "tideline-history.json"
 LOOKED_AT = 1_000
 """Keys under a prefix without an owner object that must all be known before it is taken."""
+UNCONDITIONAL = (
+    "the store puts an object over one that is there, though it was asked to do so only if there "
+    "is none (If-None-Match: *), so two installations could take one prefix: use a store, or a "
+    f"version of it, that knows conditional writes, and delete {OWNER}"
+)
+"""What stands in an owner object that was refused."""
 REMEDY = (
     '`tideline installation show` names all that must agree; docs/failures.md, "I have two '
     'Postgres", says what to do.'
@@ -195,11 +201,9 @@ def claim(
         if not over:
             # The same bytes again: who is told that they are stored could overwrite another's.
             store.put(place.bucket, place.prefix + OWNER, _bytes(ours), new=True)
-            raise WrongHistory(
-                f"{place}: the store puts an object over one that is there, though it was asked "
-                "to do so only if there is none (If-None-Match: *), so two installations could "
-                "take one prefix: use a store, or a version of it, that knows conditional writes"
-            )
+            # Else the next start would find itself the owner, and ask no more.
+            store.put(place.bucket, place.prefix + OWNER, _bytes({"refused": UNCONDITIONAL}))
+            raise WrongHistory(f"{place}: {UNCONDITIONAL}")
     except ObjectExists:
         found = _read(store, place, OWNER) or {}
         if unlike := _unlike(found, ours):
@@ -268,6 +272,8 @@ def _owner(place: Place, identity: ServerIdentity) -> dict[str, object]:
 
 def _unlike(found: Mapping[str, object], ours: Mapping[str, object]) -> str:
     """The first difference in words; empty: there is none."""
+    if (refused := found.get("refused")) is not None:
+        return f"its {OWNER} says that {refused}"
     for name, value in ours.items():
         if found.get(name) != value:
             return f"its {OWNER} says {name} {found.get(name)!r}, here it is {value!r}"

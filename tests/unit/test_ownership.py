@@ -106,8 +106,12 @@ async def test_a_store_that_does_not_know_conditional_writes_is_refused_by_the_f
     first: Installation, buckets: Buckets
 ) -> None:
     buckets.knows_conditions = False
-    with pytest.raises(WrongHistory, match="If-None-Match"):
-        await first.start()
+    for _ in range(3):  # whoever supervises a process starts it again; there are two places
+        with pytest.raises(WrongHistory, match="If-None-Match"):
+            await first.start()
+    buckets.knows_conditions = True
+    buckets.objects.clear()
+    await first.start()
 
 
 @pytest.mark.parametrize("cluster", ["kafka-1", "kafka-2"])
