@@ -15,7 +15,7 @@ from pydantic import SecretStr
 
 from tests.contract.conftest import PostgresServer, create_database
 from tideline.control_plane import connect, migrate
-from tideline.control_plane.session import SESSION
+from tideline.control_plane.session import SESSION, with_session
 from tideline.errors import RefusedError
 from tideline.settings import ControlPlaneSettings
 
@@ -31,6 +31,9 @@ DEFAULTS: dict[str, str] = {
     "default_transaction_deferrable": "on",
     "standard_conforming_strings": "off",
     "transform_null_equals": "on",
+    "array_nulls": "off",
+    "plpgsql.extra_errors": "all",
+    "exit_on_error": "on",
     "row_security": "off",
     "synchronous_commit": "off",
     "statement_timeout": "1ms",
@@ -85,6 +88,24 @@ async def test_nor_do_all_of_them_together(database: str) -> None:
     set_for(database, sql.SQL("DATABASE {}").format(database_of(database)), DEFAULTS)
     migrate.apply(database)
     await works(database)
+
+
+def means_what_it_says(dsn: str) -> None:
+    with psycopg.connect(with_session(dsn), autocommit=True) as session:
+        (row,) = session.execute("SELECT %s::text[], 'NULL'::text", [["a", None]])
+        assert row == (["a", None], "NULL")
+        # What the functions say is allowed in PL/pgSQL, and a refusal ends no connection.
+        session.execute(
+            "DO $$ DECLARE a int; BEGIN SELECT n INTO a FROM (VALUES (1), (2)) v (n); END $$"
+        )
+        with pytest.raises(psycopg.errors.DivisionByZero):
+            session.execute("SELECT 1 / 0")
+        session.execute("SELECT 1")
+
+
+def test_no_setting_changes_what_a_statement_means(database: str) -> None:
+    set_for(database, sql.SQL("DATABASE {}").format(database_of(database)), DEFAULTS)
+    means_what_it_says(database)
 
 
 def database_of(dsn: str) -> sql.Identifier:

@@ -25,12 +25,16 @@ SESSION: Mapping[str, str] = {
     "default_transaction_deferrable": "off",
     "standard_conforming_strings": "on",
     "transform_null_equals": "off",
+    "array_nulls": "on",
+    "plpgsql.extra_errors": "none",
     "row_security": "on",
     # A commit that a crash can undo would lose B0.
     "synchronous_commit": "on",
     # Waits are bounded by statement_timeout, and by those who call.
     "lock_timeout": "0",
     "idle_session_timeout": "0",
+    # A refusal ends no connection.
+    "exit_on_error": "off",
 }
 
 
