@@ -27,6 +27,7 @@ from tideline.gateway.beliefs import beliefs
 from tideline.gateway.context import ConnectionRegistry
 from tideline.gateway.event_loop import run
 from tideline.gateway.messages import preload
+from tideline.gateway.metrics import STORE_DIRECT
 from tideline.gateway.paired_broker import why_another
 from tideline.gateway.passing import WhatPasses
 from tideline.gateway.stand_ins import StandIns
@@ -104,6 +105,7 @@ async def _serve(
         AsyncExitStack() as closing,
     ):
         try:
+            STORE_DIRECT.set_function(store.is_direct)
             connections = ConnectionRegistry()
             parts = build_parts(
                 settings,

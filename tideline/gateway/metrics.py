@@ -260,6 +260,11 @@ WAL_APPEND_SECONDS = Histogram(
     "inkless_wal_append_seconds", "accepted until committed, per batch", buckets=_SECONDS
 )
 
+STORE_DIRECT = Gauge(
+    "inkless_object_store_direct",
+    "1: objects are put and got directly; 0: by boto3, at ten times the CPU",
+)
+
 CACHE_BYTES = Gauge("inkless_cache_bytes", "bytes of WAL objects and segments held in memory")
 CACHE_HITS = Counter("inkless_cache_hits", "reads of a batch by source", ["source"])
 

@@ -77,6 +77,11 @@ class S3ObjectStore:
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._client.close()
 
+    def is_direct(self) -> bool:
+        """Whether no call of either bucket was found to be boto3's."""
+        buckets = (self._bucket, self._tiered_bucket)
+        return not any(map(self._client.leaves_to_boto3, buckets))
+
     async def put(self, key: str, body: bytes) -> None:
         async with self._slots:
             try:

@@ -161,6 +161,13 @@ class ObjectStoreClient:
         calls: DirectCalls | None = self.__dict__.get("_direct")
         return calls
 
+    def leaves_to_boto3(self, bucket: str) -> bool:
+        """Whether it is known that objects of ``bucket`` are put and got by boto3, as it is from
+        the first call on that does so. Asks nobody."""
+        if "_direct" not in self.__dict__:
+            return False
+        return self._direct is None or self._direct.leaves_to_boto3(bucket)
+
     @cached_property
     def _direct(self) -> DirectCalls | None:
         import boto3

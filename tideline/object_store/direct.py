@@ -351,6 +351,10 @@ class DirectCalls:
             return None
         return self._buckets.get(bucket)
 
+    def leaves_to_boto3(self, bucket: str) -> bool:
+        """Whether it is known that ``bucket`` is reached by boto3 alone."""
+        return bucket in self._buckets and self._buckets[bucket] is None
+
     def context(self, server: Server) -> ssl.SSLContext:
         """What a connection to an https ``server`` is protected by. It reads files when they have
         changed."""

@@ -254,3 +254,18 @@ def test_chunks_are_whole_or_none() -> None:
     for wrong in (b"x\r\n", b"\r\n", b"3\r\nabcd\r\n", b"-1\r\n", b"6\r\nabcdef\r\n"):
         with pytest.raises(ValueError, match="chunk"):
             unchunked(wrong, 5)
+
+
+async def test_a_gateway_shows_whether_boto3_makes_its_calls(
+    s3: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    s3.plays(PUT_OK, PUT_OK)
+    given = settings(s3.url, s3_bucket="wal", s3_tiered_bucket="segments")
+    async with S3ObjectStore(given, bounds=ONCE) as store:
+        assert store.is_direct()
+        await store.put("k", b"x")
+        assert store.is_direct()
+    monkeypatch.setenv("HTTP_PROXY", s3.url)
+    async with S3ObjectStore(given, bounds=ONCE) as store:
+        await store.put("k", b"x")
+        assert not store.is_direct()
