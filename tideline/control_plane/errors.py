@@ -51,6 +51,11 @@ class LoginRefused(ControlPlaneUnavailable):
     is_outage = False
 
 
+class UnfitSession(LoginRefused):
+    """Postgres lets this process in, but to no session that it could use: a pooler in transaction
+    mode is in between, or a setting is in force that changes what statements do."""
+
+
 class ControlPlaneFailure(TidelineError):
     """Postgres answered with an error that no rule explains: trying again does not help."""
 

@@ -23,6 +23,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tideline.control_plane.errors import translate
 from tideline.control_plane.session import with_session
+from tideline.control_plane.session_check import must_be_fit
 from tideline.errors import RefusedError, UsageError
 from tideline.installation import shipped
 
@@ -106,15 +107,17 @@ def apply(dsn: str, directory: Path | None = None) -> None:
     Safe to repeat and to run twice at once. ``dsn`` must be allowed to create roles and a schema.
     Raises ``ControlPlaneUnavailable`` when Postgres does not answer, ``ControlPlaneFailure`` when
     a file fails (its transaction is rolled back), :class:`RefusedError` when the database has
-    migrations that ``directory`` has not, or another encoding than UTF8.
+    migrations that ``directory`` has not, or another encoding than UTF8, ``UnfitSession`` behind a
+    pooler in transaction mode.
     """
     directory = directory or schema_directory()
     migrations = yoyo.read_migrations(str(directory / "migrations"))
     known = {migration.id for migration in migrations}
     try:
         with psycopg.connect(in_session(dsn)) as connection:
-            # Serialises concurrent runs while roles are created.
+            must_be_fit(in_session(dsn), connection)
             _refuse_encoding(connection)
+            # Serialises concurrent runs while roles are created.
             connection.execute("SELECT pg_advisory_xact_lock(hashtext('tideline roles'))")
             connection.execute((directory / "roles.sql").read_bytes())
             _refuse_newer(connection, known)

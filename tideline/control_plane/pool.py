@@ -46,11 +46,20 @@ from tideline.control_plane.calls import (
 from tideline.control_plane.errors import (
     ControlPlaneUnavailable,
     LoginRefused,
+    UnfitSession,
     UnknownToThisVersion,
     ends_connection,
     translate,
 )
 from tideline.control_plane.session import with_session
+from tideline.control_plane.session_check import (
+    LOOK,
+    is_pooled,
+    judge,
+    must_be_fit,
+    must_keep_its_backend,
+    names_looked_at,
+)
 from tideline.domain.history import HistoryWatch, WrongHistory, lacks_commits
 from tideline.errors import is_outage
 from tideline.retries import retried
@@ -210,7 +219,7 @@ class Pool:
             settings.postgres_statement_timeout_ms + settings.postgres_connect_timeout_ms
         ) / 1000
         self._size = size
-        self._refused: str | None = None
+        self._refused: LoginRefused | None = None
         """Why Postgres let nobody in at the last attempt; ``None``: it did, or did not answer."""
         self._connect_timeout_s = settings.postgres_connect_timeout_ms / 1000
         self._asking = 0
@@ -256,9 +265,12 @@ class Pool:
         connection.add_notice_handler(connection.hear)
         try:
             async with asyncio.timeout(self._call_timeout_s):
+                await self._must_be_fit(connection)
                 await self._compare(connection)
         except BaseException as error:
-            if isinstance(error, psycopg.Error):
+            if isinstance(error, UnfitSession):
+                self._refused = error
+            elif isinstance(error, psycopg.Error):
                 self._tried(error)
             await connection.close()
             raise
@@ -267,7 +279,18 @@ class Pool:
     def _tried(self, error: psycopg.Error) -> None:
         """No connection was opened: whether that is a refusal."""
         found = translate(error)
-        self._refused = None if is_outage(found) else str(found)
+        self._refused = None if is_outage(found) else LoginRefused(str(found))
+
+    async def _must_be_fit(self, connection: Connection) -> None:
+        """Raises :class:`UnfitSession`, before anything is believed of what it answers."""
+        names = names_looked_at(self._conninfo)
+        cursor = await connection.execute(LOOK, [names], prepare=False)
+        row = await cursor.fetchone()
+        assert row is not None
+        pid, in_force = row.values()
+        judge(self._conninfo, connection, pid, in_force)
+        if is_pooled(connection, pid):
+            await asyncio.to_thread(must_keep_its_backend, self._conninfo)
 
     async def _compare(self, connection: Connection) -> None:
         """Another server, or one that has lost commits, gets no call but the one that halts its
@@ -358,7 +381,7 @@ class Pool:
             if (why := self._history.refused) is not None:
                 raise WrongHistory(f"Postgres is not the one that was seen: {why}") from error
             if self._refused is not None:
-                raise LoginRefused(self._refused) from error
+                raise type(self._refused)(str(self._refused)) from error
             raise translate(error) from error
         except (psycopg.Error, TimeoutError, OSError) as error:
             raise translate(error) from error
@@ -586,6 +609,11 @@ class JobsConnection:
                 prepare_threshold=2,
             )
         )
+        try:
+            must_be_fit(self._conninfo, connection)
+        except BaseException:
+            connection.close()
+            raise
         if (seen := self._history.seen) is not None:
             query = statement(SERVER_IDENTITY.name, 2)
             found = connection.execute(query, [seen.beat, seen.token]).fetchall()

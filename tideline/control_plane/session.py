@@ -8,6 +8,7 @@ administrator's.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -36,6 +37,27 @@ SESSION: Mapping[str, str] = {
     # A refusal ends no connection.
     "exit_on_error": "off",
 }
+
+EXPECTED: Mapping[str, str] = {
+    # Postgres 17 and newer: it ends the connection, whatever statement_timeout says. Older ones
+    # refuse a connection that names it.
+    "transaction_timeout": "0",
+    # Else triggers do not fire. Only a superuser may say so of a session.
+    "session_replication_role": "origin",
+}
+"""What a session cannot be started with, and has to be all the same."""
+_WORD, _ESCAPED = re.compile(r"(?:\\.|[^\s\\])+"), re.compile(r"\\(.)")
+"""Of ``options``, in which a backslash alone quotes (``pg_split_opts`` in postinit.c)."""
+_TIMEOUTS = ("statement_timeout", "idle_in_transaction_session_timeout")
+
+
+def given_to(conninfo: str) -> dict[str, str]:
+    """Of the parameters that a connection string of :func:`with_session` gives a session those of
+    which Tideline knows how Postgres shows them."""
+    words = _WORD.findall(str(conninfo_to_dict(conninfo).get("options") or ""))
+    plain = [_ESCAPED.sub(r"\1", word) for word in words]
+    given = dict(word.split("=", 1) for word in plain if "=" in word)
+    return {name: given[name] for name in (*SESSION, *_TIMEOUTS) if name in given}
 
 
 def with_session(dsn: str, more: Mapping[str, object] | None = None) -> str:

@@ -28,6 +28,7 @@ from tideline.control_plane.calls import (
 )
 from tideline.control_plane.errors import translate
 from tideline.control_plane.pool import conninfo
+from tideline.control_plane.session_check import must_be_fit
 from tideline.domain.catalog import Boundary, MergedSegment
 from tideline.domain.catalog_fold import born_boundary
 from tideline.domain.history import ServerIdentity
@@ -261,6 +262,7 @@ class RebuildPostgres:
             self._connection = psycopg.connect(
                 self._conninfo, autocommit=True, row_factory=dict_row
             )
+            must_be_fit(self._conninfo, self._connection)
         return self._connection
 
 

@@ -23,6 +23,7 @@ from tideline.control_plane.errors import (
     LoginRefused,
     OtherSchema,
     TimelineUnsettled,
+    UnfitSession,
     UnknownGateway,
 )
 from tideline.domain.history import WrongHistory
@@ -45,6 +46,7 @@ REFUSALS = [
 ]
 OUTAGES = [
     ControlPlaneUnavailable("away"),
+    UnfitSession("a pooler in transaction mode is in between"),
     TimelineUnsettled("timeline 2 was promoted"),
     ObjectStoreUnavailable("503"),
     KafkaUnavailable("no broker answers"),

@@ -16,7 +16,7 @@ import structlog
 
 from tideline.background import cancel_and_wait, keep
 from tideline.control_plane import ControlPlane
-from tideline.control_plane.errors import GatewayFenced, UnknownToThisVersion
+from tideline.control_plane.errors import GatewayFenced, UnfitSession, UnknownToThisVersion
 from tideline.control_plane.model import (
     TopicStatus,
     TrackedChanges,
@@ -214,7 +214,8 @@ class TrackingSync:
             except NotEstablished:
                 raise
             except TidelineError as error:
-                if not is_outage(error):
+                # A session that cannot be used is as none: nobody has refused this gateway itself.
+                if not is_outage(error) and not isinstance(error, UnfitSession):
                     if self._lease.serves_unregistered and not self._lease.waits_for_its_dead:
                         raise
                     self._refused = True
