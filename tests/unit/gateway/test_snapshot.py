@@ -11,7 +11,6 @@ import pytest
 
 from tests.unit.gateway.fakes import TOPIC, TOPIC_ID, tracked_row, tracked_topic
 from tideline.control_plane.model import ConfigOverride
-from tideline.domain.topic_configs import TopicLimits
 from tideline.errors import UsageError
 from tideline.gateway.tracking.snapshot import FEW_LINES, PostgresIdentity, SnapshotFile
 
@@ -99,17 +98,12 @@ def test_the_file_has_the_names_that_its_format_promises(tmp_path: Path) -> None
     assert json.loads(file.path.read_text()) == WRITTEN
 
 
-def test_what_a_version_before_has_written_is_read(tmp_path: Path) -> None:
+def test_another_format_is_refused(tmp_path: Path) -> None:
+    """Nothing is guessed for a name that the file lacks."""
     file = SnapshotFile(tmp_path, 1)
-    topic: dict[str, object] = dict(WRITTEN["topics"][0])  # type: ignore[index]
-    del topic["timestamp_before_max_ms"], topic["timestamp_after_max_ms"]
-    before = WRITTEN | {"format": 4, "topics": [topic]}
-    line = {"name": "new", "topic": topic | {"name": "new"}}
-    file.path.write_text(f"{json.dumps(before)}\n{json.dumps(line)}\n")
-    found = file.read()
-    assert found is not None
-    assert [topic.name for topic in found.topics] == [TOPIC, "new"]
-    assert {topic.limits for topic in found.topics} == {TopicLimits("CreateTime", 1_048_588)}
+    file.path.write_text(json.dumps(WRITTEN | {"format": 4}) + "\n")
+    with pytest.raises(UsageError, match=r"format 4, this version reads 5.*remove it"):
+        file.read()
 
 
 def test_of_a_partition_that_changes_no_other_one_is_written(tmp_path: Path) -> None:

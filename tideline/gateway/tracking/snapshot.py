@@ -33,8 +33,6 @@ from tideline.gateway.tracking.rows import Rows
 
 FORMAT = 5
 """The names in the file are those of the models' fields: who renames one raises this."""
-READABLE = (4, FORMAT)
-"""In 4 the limits of timestamps are missing: Kafka's own defaults count for them."""
 FILE_NAME = "tracking.json"
 FEW_LINES = 256
 """The file is written anew once more topics and partitions were appended than this, and more than
@@ -131,8 +129,8 @@ class SnapshotFile:
         try:
             whole, *changes = _lines(text)
             document = json.loads(whole)
-            if document["format"] not in READABLE:
-                raise ValueError(f"format {document['format']}, this version reads {READABLE}")
+            if document["format"] != FORMAT:
+                raise ValueError(f"format {document['format']}, this version reads {FORMAT}")
             if document["gateway_id"] != self._gateway_id:
                 raise ValueError(f"it belongs to gateway {document['gateway_id']}")
             system_identifier, timeline = document["identity"]
@@ -227,5 +225,5 @@ def _topic_in(entry: dict[str, Any]) -> TrackedTopic:
         round=entry["round"],
         partitions={row.partition: row for row in rows},
         overrides={override.key: override for override in overrides},
-        **{name: entry[name] for name in _LIMITS if name in entry},
+        **{name: entry[name] for name in _LIMITS},
     )
