@@ -63,11 +63,21 @@ class HostAcl:
     """``PatternType.PREFIXED``; else literal, of which ``*`` is every topic."""
     words: str
 
-    def applies_to(self, topic: str) -> bool:
-        """As ``StandardAuthorizer`` matches it."""
-        if self.prefixed:
-            return topic.startswith(self.pattern)
-        return self.pattern in (topic, "*")
+
+class HostAcls:
+    """Those of a cluster, by the pattern: it may have 100,000, and many topics are looked at."""
+
+    def __init__(self, acls: Iterable[HostAcl] = ()) -> None:
+        self._by_pattern: dict[tuple[str, bool], list[str]] = {}
+        for acl in acls:
+            self._by_pattern.setdefault((acl.pattern, acl.prefixed), []).append(acl.words)
+
+    def of(self, topic: str) -> list[str]:
+        """Those that apply to the topic, in words and sorted, as ``StandardAuthorizer`` matches
+        them."""
+        prefixes = ((topic[:length], True) for length in range(len(topic) + 1))
+        patterns = dict.fromkeys(((topic, False), ("*", False), *prefixes))
+        return sorted(words for at in patterns for words in self._by_pattern.get(at, ()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,19 +117,11 @@ def log_end_findings(row: WatchedPartition, ends: Mapping[int, int]) -> list[Fin
     return found
 
 
-def access_findings(
-    topic: str, acls: Iterable[HostAcl], share_groups: Sequence[str]
-) -> list[Finding]:
-    """What the preflight refuses a topic for, and may come when it is tracked."""
-    rules = sorted(acl.words for acl in acls if acl.applies_to(topic))
-    return [
-        Finding(kind, kind.value, {"count": len(names), "names": some_of(names, 3)})
-        for kind, names in (
-            (FindingKind.ACL, rules),
-            (FindingKind.SHARE_GROUP, sorted(share_groups)),
-        )
-        if names
-    ]
+def access_finding(kind: FindingKind, names: Sequence[str]) -> list[Finding]:
+    """What the preflight refuses a topic for, and may come when it is tracked. ``names``: sorted,
+    of the ACLs or of the share groups."""
+    detail = {"count": len(names), "names": some_of(names, 3)}
+    return [Finding(kind, kind.value, detail)] if names else []
 
 
 def grown_findings(logs: Sequence[NewLog]) -> list[Finding]:

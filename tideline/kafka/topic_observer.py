@@ -11,6 +11,7 @@ import struct
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from kio.schema.api_versions.v3.request import ApiVersionsRequest
 from kio.schema.api_versions.v3.response import ApiVersionsResponse
@@ -405,7 +406,7 @@ class TopicObserver:
         return {topic: tuple(sorted(groups)) for topic, groups in found.items()}
 
     async def _share_groups_on(self, node: int) -> list[tuple[str, frozenset[str]]]:
-        connection, by_type = await self._groups_at(node)
+        connection, by_type = await self._groups_at(node, "share")
         return await self._subscriptions(connection, by_type.get("share"))
 
     async def _subscriptions(
@@ -421,6 +422,7 @@ class TopicObserver:
             timeout_ms=self._timeout_ms,
         )
         assert isinstance(described, ShareGroupDescribeResponse)
+        _refuse_unknown(described.groups)
         return [
             (
                 str(g.group_id),
@@ -429,11 +431,13 @@ class TopicObserver:
             for g in described.groups
         ]
 
-    async def _groups_at(self, node: int) -> tuple[KafkaConnection, dict[str, list[GroupId]]]:
-        """The groups that a broker coordinates, by their type."""
+    async def _groups_at(
+        self, node: int, *types: str
+    ) -> tuple[KafkaConnection, dict[str, list[GroupId]]]:
+        """The groups that a broker coordinates, by their type; without ``types`` of each one."""
         connection = await self._cluster.node(node)
         listed = await connection.send(
-            ListGroupsRequest(states_filter=(), types_filter=()), timeout_ms=self._timeout_ms
+            ListGroupsRequest(states_filter=(), types_filter=types), timeout_ms=self._timeout_ms
         )
         assert isinstance(listed, ListGroupsResponse)
         if listed.error_code is not ErrorCode.none:
@@ -459,6 +463,7 @@ class TopicObserver:
                 timeout_ms=self._timeout_ms,
             )
             assert isinstance(classic, DescribeGroupsResponse)
+            _refuse_unknown(classic.groups)
             members += [
                 GroupMember(str(g.group_id), m.client_id, m.client_host.lstrip("/"))
                 for g in classic.groups
@@ -473,6 +478,7 @@ class TopicObserver:
                 timeout_ms=self._timeout_ms,
             )
             assert isinstance(consumers, ConsumerGroupDescribeResponse)
+            _refuse_unknown(consumers.groups)
             members += [
                 GroupMember(str(cg.group_id), cm.client_id, cm.client_host.lstrip("/"))
                 for cg in consumers.groups
@@ -482,6 +488,21 @@ class TopicObserver:
             ]
         share_groups = await self._subscriptions(connection, by_type.get("share"))
         return {group for group, topics in share_groups if topic in topics}, members
+
+
+class _Described(Protocol):
+    """A group, as one of the three requests describes it."""
+
+    error_code: ErrorCode
+    group_id: GroupId
+
+
+def _refuse_unknown(groups: Iterable[_Described]) -> None:
+    """A group that has gone since it was listed has no members; of one that is not described for
+    another reason they are unknown, and not none. Raises :class:`KafkaError`."""
+    for group in groups:
+        if group.error_code not in (ErrorCode.none, ErrorCode.group_id_not_found):
+            raise KafkaError(group.error_code, f"members of group {group.group_id!r}")
 
 
 def _in_words(acl: AclDescription) -> str:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias
 from uuid import UUID
 
 import structlog
@@ -42,6 +43,8 @@ from tideline.worker.looking import Seen, compare, in_portions
 
 log = structlog.get_logger()
 
+Key: TypeAlias = tuple[FindingKind, str]
+"""Of a finding: its kind and subject."""
 LOOK_EVERY_S = 20.0
 """Two looks fit into a minute: what is not a tail is told when the second one sees it again, since
 brokers follow a change of configs, and replicas each other, one by one."""
@@ -125,8 +128,9 @@ class KafkaWatch:
     def __init__(self, services: WorkerServices, gauges: WatchGauges | None = None) -> None:
         self._services = services
         self._gauges = gauges or WatchGauges()
-        self._before: dict[UUID, frozenset[tuple[FindingKind, str]]] = {}
-        """What the look before found, by topic id."""
+        self._before: dict[UUID, frozenset[Key]] | None = None
+        """What the look before found, by topic id; before the first one what Postgres has as found
+        and not ended: another process has seen it."""
         self._held = HeldInKafka(
             services.control_plane, services.admin, services.observer, {TopicStatus.ACTIVE}
         )
@@ -156,7 +160,8 @@ class KafkaWatch:
         """
         topics = await self._services.control_plane.tracked_topics()
         watched = {t.topic_id: t for t in topics if t.topic_id and t.status is TopicStatus.ACTIVE}
-        self._forget(set(watched))
+        self._before = await self._found_before()
+        self._forget(set(watched), self._before)
         await self._access.ask()
         seen: dict[UUID, Seen] = {}
         defaults = await self._limits_by_default() if watched else None
@@ -167,8 +172,8 @@ class KafkaWatch:
             if not found.problem:
                 plane = self._services.control_plane
                 grown = grown_findings(await take_in(plane, watched[topic_id], found.new))
-                access = self._access.findings(watched[topic_id].name)
-                certain[topic_id] = self._certain(topic_id, [*found.findings, *grown, *access])
+                every = [*found.findings, *grown, *self._access.findings(watched[topic_id])]
+                certain[topic_id] = _certain(self._before, topic_id, every)
                 await self._put_back(watched[topic_id], topic_id, certain[topic_id])
                 await self._follow(watched[topic_id], topic_id, found.defaults)
         by_log = [
@@ -197,11 +202,16 @@ class KafkaWatch:
         self._gauges.update(told, sum(found.unheard for found in seen.values()), time.time())
         return told
 
-    def _certain(self, topic_id: UUID, found: Sequence[Finding]) -> list[Finding]:
-        """A tail at once, everything else when it is seen twice."""
-        keys = frozenset((f.kind, f.subject) for f in found)
-        before, self._before[topic_id] = self._before.get(topic_id, frozenset()), keys
-        return [f for f in found if f.kind is FindingKind.TAIL or (f.kind, f.subject) in before]
+    async def _found_before(self) -> dict[UUID, frozenset[Key]]:
+        """Raises ``ControlPlaneUnavailable``."""
+        if self._before is not None:
+            return self._before
+        open_ones = [f for f in await self._services.control_plane.findings() if f.ended_at is None]
+        self._access.told_before(open_ones)
+        before: dict[UUID, frozenset[Key]] = {}
+        for f in open_ones:
+            before[f.topic_id] = before.get(f.topic_id, frozenset()) | {(f.kind, f.subject)}
+        return before
 
     async def _put_back(
         self, topic: TrackedTopic, topic_id: UUID, certain: Iterable[Finding]
@@ -268,7 +278,17 @@ class KafkaWatch:
                 )
         return certain
 
-    def _forget(self, live: set[UUID]) -> None:
-        for memory in (self._before, self._told, self._defaults):
+    def _forget(self, live: set[UUID], before: dict[UUID, frozenset[Key]]) -> None:
+        for memory in (before, self._told, self._defaults):
             for gone in memory.keys() - live:
                 memory.pop(gone, None)
+
+
+def _certain(
+    before: dict[UUID, frozenset[Key]], topic_id: UUID, found: Sequence[Finding]
+) -> list[Finding]:
+    """A tail at once, everything else when it is seen twice. ``before`` has what is found now when
+    it returns."""
+    keys = frozenset((f.kind, f.subject) for f in found)
+    last, before[topic_id] = before.get(topic_id, frozenset()), keys
+    return [f for f in found if f.kind is FindingKind.TAIL or (f.kind, f.subject) in last]

@@ -14,7 +14,7 @@ from tideline.gateway.context import ApiKey
 from tideline.gateway.messages import messages
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.errors import KafkaError
-from tideline.kafka.protocol import RequestHeader, encode_response
+from tideline.kafka.protocol import RequestHeader, decode_request, encode_response
 from tideline.kafka.topic_observer import TopicObserver
 
 LIST_GROUPS, DESCRIBE_ACLS, SHARE_GROUP_DESCRIBE = 16, 29, 77
@@ -31,6 +31,7 @@ class Kafka:
 
     def __init__(self) -> None:
         self.code = ErrorCode.none
+        self.of_group = ErrorCode.none
         self.address = ("", 0)
 
     async def __call__(self, header: RequestHeader, frame: bytes) -> bytes:
@@ -43,6 +44,9 @@ class Kafka:
             LIST_GROUPS: self.list_groups,
             SHARE_GROUP_DESCRIBE: self.share_group_describe,
         }
+        if header.api_key == LIST_GROUPS:
+            request: Any = decode_request(frame)
+            assert request.types_filter == ("share",), "groups of other types may be many"
         return encode_response(answers[header.api_key](api), header.correlation_id)
 
     def metadata(self, api: Any) -> Any:
@@ -112,14 +116,14 @@ class Kafka:
             )
             return api.response_part(
                 "DescribedGroup",
-                error_code=ErrorCode.none,
+                error_code=self.of_group,
                 error_message=None,
                 group_id=name,
                 group_state="Stable",
                 group_epoch=1,
                 assignment_epoch=1,
                 assignor_name="a",
-                members=(member,),
+                members=(member,) if self.of_group is ErrorCode.none else (),
                 authorized_operations=0,
             )
 
@@ -137,6 +141,11 @@ async def test_acls_of_hosts_and_share_groups_are_asked_of_all_topics_at_once() 
             HostAcl("or", True, "ALLOW READ to User:bob from 10.0.0.2"),
         )
         assert await topics.share_groups() == {"orders": ("s1", "s2"), "other": ("s1",)}
+        kafka.of_group = ErrorCode.group_id_not_found
+        assert await topics.share_groups() == {}, "gone since they were listed"
+        kafka.of_group = ErrorCode.coordinator_load_in_progress
+        with pytest.raises(KafkaError, match="members of group 's1'"):
+            await topics.share_groups()
         kafka.code = ErrorCode.security_disabled
         assert await topics.host_acls() == ()
         kafka.code = ErrorCode.cluster_authorization_failed

@@ -14,12 +14,13 @@ from prometheus_client import CollectorRegistry
 from tests.unit.activities.world import World, record_batch
 from tideline.control_plane.model import TopicStatus, TrackedTopic
 from tideline.domain.migration import MigrationState
-from tideline.domain.watched import FindingKind, HostAcl
+from tideline.domain.watched import FindingKind, HostAcl, HostAcls
 from tideline.kafka.errors import KafkaUnavailable
 from tideline.object_store import ObjectStoreUnavailable
 from tideline.worker import kept_tails
+from tideline.worker.access import ASK_EVERY_S, AccessLook
 from tideline.worker.looking import compare, in_portions
-from tideline.worker.watches import KafkaWatch, WatchGauges
+from tideline.worker.watches import LOOK_EVERY_S, KafkaWatch, WatchGauges
 
 
 def crossed(world: World) -> World:
@@ -35,10 +36,13 @@ class Watched:
         self.registry = CollectorRegistry()
         self.world = world
         self.watch = KafkaWatch(world.services, WatchGauges(self.registry))
+        self.now = 0.0
+        self.watch._access = AccessLook(world.services, lambda: self.now)
 
     async def look(self, times: int = 1) -> list[tuple[FindingKind, str]]:
         for _ in range(times):
             told = await self.watch.look()
+            self.now += LOOK_EVERY_S
         return [(f.kind, f.subject) for f in told.get("orders", [])]
 
     def gauge(self, name: str, **labels: str) -> float | None:
@@ -457,6 +461,15 @@ async def test_what_another_process_left_open_ends_with_the_first_look(world: Wo
     assert await Watched(world).open() == []
 
 
+async def test_what_another_process_left_open_and_is_there_goes_on(world: World) -> None:
+    """It was seen twice: by that process, and by this one."""
+    crossed(world).kafka.ends[3] = 90
+    await Watched(world).look(2)
+    another = Watched(world)
+    assert await another.look() == [(FindingKind.SHORT, "0")]
+    assert await another.open() == ["0"]
+
+
 async def test_a_replica_that_does_not_answer_is_counted_and_nothing_is_concluded(
     world: World,
 ) -> None:
@@ -604,10 +617,15 @@ async def test_an_acl_that_names_a_host_is_told_while_it_is_there(world: World) 
     (finding,) = await world.plane.findings("orders")
     assert "ALLOW READ to User:ada from 10.0.0.1" in str(finding)
     world.kafka.access_unknown = True
+    watched.now += ASK_EVERY_S
     assert await watched.look() == [(FindingKind.ACL, "acl")], "nobody says that it has gone"
+    another = Watched(world)
+    assert await another.look(2) == [(FindingKind.ACL, "acl")], "nor to another process"
     world.kafka.access_unknown = False
     world.kafka.acls_of_hosts = []
-    assert await watched.look() == []
+    assert await another.look() == [(FindingKind.ACL, "acl")], "not asked again at each look"
+    another.now += ASK_EVERY_S
+    assert await another.look() == []
     (finding,) = await world.plane.findings("orders")
     assert finding.ended_at is not None
 
@@ -635,4 +653,5 @@ async def test_a_share_group_on_a_tracked_topic_is_told(world: World) -> None:
     ],
 )
 def test_an_acl_applies_as_its_pattern_says(acl: HostAcl, applies: bool) -> None:
-    assert acl.applies_to("orders") is applies
+    acls = HostAcls([replace(acl, words="it"), HostAcl("other", False, "another")])
+    assert acls.of("orders") == (["it"] if applies else [])
