@@ -244,18 +244,20 @@ class KafkaWatch:
             if not await plane.follow_default_limit(topic_id, one.key, one.enforced, one.default):
                 continue
             log.warning("default_followed", topic=topic.name, key=one.key, now=one.default)
-            if (own := await self._set_by_now(topic, one.key)) is not None:
+            if (own := await self._set_by_now(topic, one)) is not None:
                 # To what was enforced before, so that Postgres saw no change of it.
                 await plane.follow_default_limit(topic_id, one.key, one.default, own)
 
-    async def _set_by_now(self, topic: TrackedTopic, key: str) -> str | None:
-        """What a user has set ``key`` to in Kafka since the topic was looked at."""
-        if key in topic.overrides:
+    async def _set_by_now(self, topic: TrackedTopic, followed: ChangedDefault) -> str | None:
+        """What a user has set the limit to in Kafka since the topic was looked at; while nobody
+        says it, what was enforced: the default is followed when it is known."""
+        if followed.key in topic.overrides:
             return None  # Postgres has compared the user's own value.
         try:
             views = await self._services.topics.configs_by_broker(topic.name)
         except TidelineError:
-            return None
+            return followed.enforced
+        key = followed.key
         own = (view[key].value for view in views if key in view and view[key].own)
         return next(own, None)
 

@@ -417,6 +417,29 @@ async def test_what_a_user_sets_while_a_default_is_followed_wins(
     assert world.plane.topic.max_message_bytes == 1_000
 
 
+async def test_a_default_is_not_followed_while_nobody_says_what_the_user_has_set_since(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched = Watched(crossed(world))
+    defaults_are(world, LIMIT, "2000", "2000", "2000")
+    follow = world.plane.follow_default_limit
+
+    async def away(topic: str) -> None:
+        raise KafkaUnavailable("broker 3 is away")
+
+    with monkeypatch.context() as without:
+
+        async def before_it_is_away(*about: Any) -> bool:
+            without.setattr(world.kafka, "configs_by_broker", away)
+            return await follow(*about)
+
+        without.setattr(world.plane, "follow_default_limit", before_it_is_away)
+        await watched.look(2)
+        assert world.plane.topic.max_message_bytes == 1_000
+    await watched.look(2)
+    assert world.plane.topic.max_message_bytes == 2_000
+
+
 async def test_while_a_broker_does_not_tell_its_defaults_none_is_followed(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
