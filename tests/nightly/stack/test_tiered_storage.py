@@ -172,17 +172,18 @@ class Subject:
 
     async def raised_to_local_start(self) -> None:
         """Wait until the leader has given the tiered part up, without asking the store."""
-        observer = self.services.observer
 
         async def is_raised() -> bool:
-            layout = await observer.partition(self.topic, 0)
-            start, local = [
-                (await observer.offset(self.topic, 0, spec, node=layout.leader)).offset
-                for spec in (OffsetSpec.EARLIEST, OffsetSpec.EARLIEST_LOCAL)
-            ]
-            return start == local
+            start = await self.begins(OffsetSpec.EARLIEST)
+            return start == await self.begins(OffsetSpec.EARLIEST_LOCAL)
 
         await eventually("the log to begin where it is local", is_raised, WITHIN_S)
+
+    async def begins(self, spec: OffsetSpec) -> int:
+        """The offset that its leader names for ``spec``."""
+        observer = self.services.observer
+        layout = await observer.partition(self.topic, 0)
+        return (await observer.offset(self.topic, 0, spec, node=layout.leader)).offset
 
     async def tiered_check(self) -> CheckResult:
         """What the preflight says of a topic that was enabled again."""
@@ -306,6 +307,39 @@ async def test_of_a_read_only_topic_the_remote_part_expires_first(subject: Subje
     assert subject.read() == list(range(after.log_start, 2_000))
 
 
+async def test_of_a_read_only_topic_no_offset_is_missing_while_all_of_it_expires(
+    subject: Subject,
+) -> None:
+    """Seed 001 has local segments wait until nothing is remote. Stock Kafka does not: both go by
+    the same retention, each at its own checks. What it keeps is that the log begins past all that
+    is gone: it gives up what is remote below with the first local segment that it deletes
+    (``UnifiedLog.deleteSegments``)."""
+    subject.set_configs(local__retention__bytes="65536")
+    subject.write(2_000, age_ms=5 * HOUR_MS)
+    await subject.tiered_up_to(await subject.closed_up_to())
+    await subject.locally_from_past(0)
+    subject.switched("read-only")
+    before = await subject.partition()
+    assert before.log_start < before.local_start < before.log_end
+    assert before.segments > 1
+    subject.set_configs(retention__ms=str(3 * HOUR_MS))
+
+    async def all_gone() -> bool:
+        # In this order: both only grow, and the log may go on to begin later in between.
+        local = await subject.begins(OffsetSpec.EARLIEST_LOCAL)
+        start = await subject.begins(OffsetSpec.EARLIEST)
+        assert local == before.local_start or start >= local, (
+            f"[{start}, {local}) is in no place: local segments went, and the log begins before"
+        )
+        return start == before.log_end
+
+    await eventually("all of it to expire", all_gone, WITHIN_S)
+    after = await subject.when("the remote part to go", lambda p: p.segments == 0)
+    assert (after.log_start, after.log_end) == (before.log_end, before.log_end)
+    subject.write(10)
+    assert subject.read() == list(range(before.log_end, before.log_end + 10))
+
+
 async def test_off_with_deletion_the_bucket_is_empty_and_what_is_local_stays(
     subject: Subject,
 ) -> None:
@@ -409,6 +443,30 @@ async def test_enabled_again_with_data_left_the_log_goes_on_without_a_gap(
     await subject.tiered_up_to(2_500)
     await subject.locally_from_past(0)
     assert subject.read() == list(range(3_000))
+
+
+async def test_enabled_again_when_everything_remote_has_expired_the_log_goes_on_without_a_gap(
+    subject: Subject,
+) -> None:
+    """Seed 001, scenario 2: read-only until nothing is remote. What Kafka remembers as tiered has
+    expired, so nothing is held back."""
+    subject.write(1_000, age_ms=5 * HOUR_MS)
+    await subject.tiered_up_to(await subject.closed_up_to())
+    subject.switched("read-only")
+    subject.write(1_000, age_ms=HOUR_MS)
+    subject.set_configs(retention__ms=str(3 * HOUR_MS))
+    expired = await subject.when(
+        "the remote part to expire", lambda p: p.segments == 0 and p.log_start == p.local_start > 0
+    )
+    assert expired.log_start <= 1_000, "of what is an hour old nothing"
+    assert subject.read() == list(range(expired.log_start, 2_000))
+    assert subject.switched("enable", "--local-retention-bytes", "65536")["was"] == "read-only"
+    subject.write(1_000)
+    await subject.tiered_up_to(2_500)
+    found = await subject.locally_from_past(expired.log_start)
+    assert found.log_start == expired.log_start
+    assert await _segments(subject)
+    assert subject.read() == list(range(expired.log_start, 3_000))
 
 
 async def test_enabled_again_while_objects_are_left_they_are_collected_first(
