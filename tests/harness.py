@@ -667,7 +667,7 @@ class Held:
 
 @contextmanager
 def held_in_phases(
-    stack: Stack, name: str, phases: Sequence[Phase], **configs: str
+    stack: Stack, name: str, phases: Sequence[Phase], placed: Sequence[int] = (), **configs: str
 ) -> Iterator[Held]:
     """Topics under load, the migration of each held in another phase; see :func:`one_fault_each`.
 
@@ -677,7 +677,9 @@ def held_in_phases(
     with ExitStack() as exits, ThreadPoolExecutor(len(phases)) as together:
         cases = [
             exits.enter_context(
-                migration_case(stack, name=f"{name}-{phase.replace('_', '-')}", **configs)
+                migration_case(
+                    stack, name=f"{name}-{phase.replace('_', '-')}", placed=placed, **configs
+                )
             )
             for phase in phases
         ]
