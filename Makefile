@@ -130,6 +130,10 @@ test-unit: $(STAMP) ## unit tests, model, simulation and pages, which start noth
 model: $(STAMP) ## every interleaving of small scopes: states, seconds, and each hole as a schedule
 	@$(BIN)/python -m tests.model
 
+.PHONY: mutations
+mutations: $(STAMP) ## plant each mutation of the source, one after the other: a line for each that no test finds (an hour)
+	@COLUMNS=250 $(BIN)/pytest tests/nightly/mutations -k planted -q -rf --tb=no $(PYTEST_FLAGS)
+
 SEED := 1
 RUNS := 50
 JOBS := 1
