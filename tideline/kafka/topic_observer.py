@@ -493,8 +493,11 @@ class TopicObserver:
 class _Described(Protocol):
     """A group, as one of the three requests describes it."""
 
-    error_code: ErrorCode
-    group_id: GroupId
+    @property
+    def error_code(self) -> ErrorCode: ...
+
+    @property
+    def group_id(self) -> GroupId: ...
 
 
 def _refuse_unknown(groups: Iterable[_Described]) -> None:
