@@ -253,6 +253,11 @@ BY_DESIGN = (
         frozenset({"Fetch"}),
         lambda s: s.name == "session_id" and s.gateway == "none",
     ),
+    Rule(
+        "empty-topics",
+        frozenset({"OffsetForLeaderEpoch"}),
+        lambda s: s.pairs.get((*s.path[:-1], "partitions")) == (MISSING, []),
+    ),
     Rule("leader-epochs", READS, _leader_epoch),
     Rule(
         "producer-times",

@@ -1195,6 +1195,26 @@ async def test_a_limit_that_is_removed_becomes_the_default_again() -> None:
     assert topic.limits.max_message_bytes == 1_048_588
 
 
+@pytest.mark.parametrize("key", ["max.message.bytes", "retention.ms", "diskless.enable"])
+@pytest.mark.parametrize("incremental", [True, False])
+async def test_a_config_that_is_set_to_nothing_is_refused_as_by_kafka(
+    key: str, incremental: bool
+) -> None:
+    """Of what Tideline holds nothing is sent to Kafka, which would say so."""
+    view = tracked(5, a=ConfigOverride("max.message.bytes", "78", "2000"))
+    whole = replacing(**{key: "1"})
+    if incremental:
+        whole = setting(**{key: "1"})
+    (resource,) = whole.resources
+    (config,) = resource.configs
+    nothing = replace(resource, configs=(replace(config, value=None),))
+    result, kafka, plane = await changed(view, replace(whole, resources=(nothing,)))
+    assert result.error_code is ErrorCode.invalid_request
+    assert f"config {key} has no value" in result.error_message
+    assert changes_in(kafka) == []
+    assert "update_user_config" not in {said[0] for said in plane.said}
+
+
 async def test_an_answer_does_not_claim_a_limit_that_this_gateway_has_not_heard_of(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

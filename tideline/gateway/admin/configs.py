@@ -382,6 +382,12 @@ def _sorted(resource: Any, tracked: TrackedTopic | None, incremental: bool) -> T
                 ErrorCode.invalid_request, f"config {config.name} is named more than once"
             )
         named.add(config.name)
+        if operation != DELETE and config.value is None:
+            raise Refused(
+                ErrorCode.invalid_request,
+                f"config {config.name} has no value: give one, or delete it by "
+                "IncrementalAlterConfigs",
+            )
         if config.name == MIGRATION_STATE:
             _change_no_state(operation, config.value, _live(tracked))
         elif config.name == DISKLESS_ENABLE:
@@ -437,7 +443,7 @@ def _change_no_state(operation: int, value: str | None, tracked: TrackedTopic | 
 
 
 def _user_value(operation: int, config: Any) -> str | None:
-    if operation == DELETE or config.value is None:
+    if operation == DELETE:
         return None
     if operation != SET:
         raise invalid(f"{config.name} is no list: nothing can be appended to it")
