@@ -51,11 +51,11 @@ async def test_a_pooler_that_changes_sessions_is_named_at_the_first_call(
 ) -> None:
     async with pooling(Pooler(port, **cast("dict[str, Any]", POOLERS[kind]))) as pooler:
         settings = through(database, pooler)
+        with pytest.raises(UnfitSession, match=SAYS):
+            await doctor._postgres(cast("Any", SimpleNamespace(settings=settings)))
         async with connect(settings, application_name="pooled") as plane:
             with pytest.raises(UnfitSession, match=SAYS):
                 await plane.identity()
-            with pytest.raises(UnfitSession, match=SAYS):
-                await doctor._postgres(cast("Any", SimpleNamespace(settings=settings)))
 
 
 async def test_a_job_notices_it_too(database: Database, port: int) -> None:

@@ -22,9 +22,10 @@ LOOK = (
     b"FROM pg_settings WHERE name = ANY(%s))"
 )
 _BACKEND = b"SELECT pg_backend_pid()"
-_BY_TURNS = (0, 0, 1, 0, 1)
+_BY_TURNS = (0, 0, 1, 0, 1) * 4
 """Which of two connections is asked: one that is lent the servers' connections by turns has another
-one at its second statement, one that is lent the newest shares it with the other."""
+one at its second statement, one that is lent the newest shares it with the other. More than once,
+since other clients of the pooler ask between."""
 
 
 def names_looked_at(conninfo: str) -> list[str]:
