@@ -10,7 +10,7 @@ from tideline.domain.operator_choices import (
     CompletionRequest,
     ConfigurationRecord,
     GapOutcome,
-    GapRequest,
+    GapStep,
 )
 from tideline.migration.connections import WorkerServices
 from tideline.migration.gaps import give_up_gap
@@ -37,7 +37,7 @@ async def force_completion(
     return CompletionOutcome(incomplete)
 
 
-async def accept_gap(services: WorkerServices, request: GapRequest) -> GapOutcome:
+async def accept_gap(services: WorkerServices, step: GapStep) -> GapOutcome:
     """Fails as Refused, naming who holds a part of the range."""
     with typed_failures():
-        return await give_up_gap(services, request)
+        return await give_up_gap(services, step.ref, step.request)

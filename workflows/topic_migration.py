@@ -40,6 +40,7 @@ with workflow.unsafe.imports_passed_through():
         Decider,
         GapOutcome,
         GapRequest,
+        GapStep,
     )
     from workflows.calls import (
         Call,
@@ -247,7 +248,7 @@ class TopicMigration:
         run = self._running()
         try:
             accept = slow(TopicActivity.ACCEPT_GAP, GapOutcome)
-            outcome: GapOutcome = await perform(accept, request)
+            outcome: GapOutcome = await perform(accept, GapStep(run.state.ref, request))
         except CallFailed as failure:
             raise undecided("the gap was not accepted", failure) from failure
         run.fan_out.steer_all()
@@ -267,8 +268,8 @@ class TopicMigration:
 
     @accept_gap.validator
     def _may_accept_gap(self, request: GapRequest) -> None:
-        self._running()
-        if why := request.decider.problem():
+        reports = self._running().state.partitions
+        if why := request.problem([report.boundary for report in reports]):
             raise ApplicationError(why, type=failures.REFUSED)
 
     @pause.validator

@@ -142,7 +142,7 @@ async def accepted_gap(world: World, client: Client) -> WorkflowHandle[Any, Any]
     world.script[Phase.ZOMBIE_CLEANUP] = fails(failures.WAITING, "a log gap", times=999)
     handle = await world.start(client)
     await world.reached[Phase.ZOMBIE_CLEANUP].wait()
-    await handle.execute_update(Update.ACCEPT_GAP, GapRequest(world.ref, 0, 80, 100, ADA))
+    await handle.execute_update(Update.ACCEPT_GAP, GapRequest(0, 80, 100, ADA))
     world.script[Phase.ZOMBIE_CLEANUP].clear()
     await ended(handle)
     return handle

@@ -211,12 +211,12 @@ async def _accept_gap(
     """By the migration if one runs, so that it goes on at once; else here."""
     settings = load(WorkerSettings)
     topic_id, _ = await find_topic(settings, topic)
-    request = GapRequest(TopicRef(topic, topic_id.hex, 0), partition, first, end, decider)
+    request = GapRequest(partition, first, end, decider)
     try:
         return await update(topic, Update.ACCEPT_GAP, GapOutcome, request)
     except temporal.NoSuchMigration:
         async with changing_services() as services:
-            return await give_up_gap(services, request)
+            return await give_up_gap(services, TopicRef(topic, topic_id.hex, 0), request)
 
 
 @requests.command("list")

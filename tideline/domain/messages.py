@@ -90,7 +90,7 @@ class TopicActivity(StrEnum):
     """``CompletionRequest`` -> ``CompletionOutcome``. Fails as Refused while a partition has no
     B0."""
     ACCEPT_GAP = "accept_gap"
-    """``GapRequest`` -> ``GapOutcome``. Fails as Refused, naming replicas and segments, when
+    """``GapStep`` -> ``GapOutcome``. Fails as Refused, naming replicas and segments, when
     somebody holds a part of the range or does not answer."""
 
 

@@ -4,7 +4,7 @@ Temporal. Each is kept with who decided it and why (``operator_actions``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -67,13 +67,40 @@ class CompletionOutcome:
 
 @dataclass(frozen=True, slots=True)
 class GapRequest:
-    """To give up ``[first, end)`` of a partition, which nobody holds any more."""
+    """To give up ``[first, end)`` of a partition, which nobody holds any more. The topic is the one
+    whose workflow is asked."""
 
-    ref: TopicRef
     partition: int
     first: int
     end: int
     decider: Decider
+
+    def problem(self, boundaries: Sequence[int]) -> str | None:
+        """Why it cannot be asked of a topic with these B0 by partition (-1: not known here, so
+        Postgres compares it); ``None``: it can."""
+        if why := self.decider.problem():
+            return why
+        if not 0 <= self.partition < len(boundaries):
+            return (
+                f"partition {self.partition}: the migration has {len(boundaries)}, numbered from "
+                "0 on; name one of them"
+            )
+        boundary = boundaries[self.partition]
+        if not 0 <= self.first < self.end or self.end > boundary >= 0:
+            known = f", which is {boundary}" if boundary >= 0 else ""
+            return (
+                f"first {self.first}, end {self.end} of partition {self.partition}: a gap is "
+                f"[first, end) with 0 <= first < end <= B0{known}"
+            )
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class GapStep:
+    """What is to be given up of which topic."""
+
+    ref: TopicRef
+    request: GapRequest
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from tideline.control_plane.model import TrackedPartition
 from tideline.domain.coverage import OffsetRange
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.log_gap import GapPart, holders, is_copied, parts_of
+from tideline.domain.messages import TopicRef
 from tideline.domain.operator_choices import GapOutcome, GapRequest
 from tideline.domain.remote_log import RemoteSegment
 from tideline.errors import RefusedError
@@ -40,17 +41,17 @@ class GapKept(RefusedError):
     """Somebody holds a part of the range, or perhaps does: it is not given up."""
 
 
-async def give_up_gap(services: WorkerServices, request: GapRequest) -> GapOutcome:
+async def give_up_gap(services: WorkerServices, ref: TopicRef, request: GapRequest) -> GapOutcome:
     """Ask everybody who might hold a part of ``[first, end)``, then let Postgres decide.
 
     Raises :class:`GapKept` naming replicas and segments, the refusals of
     ``ControlPlane.accept_gap``, and errors of the adapters.
     """
-    topic, number = request.ref.topic, request.partition
-    log = TopicIdPartition(UUID(request.ref.topic_id), number)
+    topic, number = ref.topic, request.partition
+    log = TopicIdPartition(UUID(ref.topic_id), number)
     name = f"{topic}-{number}"
     row, layout = await _tracked(services, topic, log)
-    ends = await _log_ends(services, request, layout)
+    ends = await _log_ends(services, topic, request, layout)
     look = await _look_at_segments(services, topic, log)
     asked = OffsetRange(request.first, request.end)
     within = [s for s in look.held if OffsetRange(s.start_offset, s.end_offset + 1).clip(asked)]
@@ -152,13 +153,13 @@ async def _tracked(
 
 
 async def _log_ends(
-    services: WorkerServices, request: GapRequest, layout: PartitionLayout
+    services: WorkerServices, topic: str, request: GapRequest, layout: PartitionLayout
 ) -> dict[int, int]:
     """Of every replica, none of them past the range's beginning."""
-    name = f"{request.ref.topic}-{request.partition}"
+    name = f"{topic}-{request.partition}"
     if layout.leader < 0:
         raise GapKept(f"{name} has no leader: elect one, then its log end can be compared")
-    answers = await services.observer.on_replicas(request.ref.topic, layout, OffsetSpec.LATEST)
+    answers = await services.observer.on_replicas(topic, layout, OffsetSpec.LATEST)
     silent = {n: answers.get(n, "no answer") for n in layout.replicas}
     silent = {n: why for n, why in silent.items() if not isinstance(why, int)}
     if silent:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 from typing import Any
 from unittest.mock import AsyncMock
 
@@ -230,12 +231,49 @@ async def test_an_accepted_gap_lets_the_partition_go_on(world: World, client: Cl
     async with world.worker(client):
         handle = await world.start(client)
         await reach(world, Phase.ZOMBIE_CLEANUP)
-        given = GapRequest(world.ref, 0, 90, 100, Decider("ada", "the disk of broker 2 is lost"))
+        given = GapRequest(0, 90, 100, Decider("ada", "the disk of broker 2 is lost"))
         outcome = await handle.execute_update("accept_gap", given, result_type=GapOutcome)
         world.script[Phase.ZOMBIE_CLEANUP].clear()
         assert (await ended(handle)).outcome == "hybrid"
     assert (outcome.first, outcome.end, outcome.leader_epoch) == (90, 100, 4)
     assert world.decided == [(given.decider, (90, 100))]
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (GapRequest(99, 90, 100, ADA), "partition 99: the migration has 1"),
+        (GapRequest(-1, 90, 100, ADA), "partition -1: the migration has 1"),
+        (GapRequest(0, 9, 5, ADA), "first 9, end 5 of partition 0: a gap is"),
+        (GapRequest(0, -1, 5, ADA), "first -1, end 5 of partition 0"),
+    ],
+)
+async def test_a_gap_that_there_cannot_be_is_refused_before_anybody_is_asked(
+    world: World, client: Client, given: GapRequest, why: str
+) -> None:
+    held = world.hold(Phase.ZOMBIE_CLEANUP)
+    async with world.worker(client):
+        handle = await world.start(client)
+        await reach(world, Phase.ZOMBIE_CLEANUP)
+        assert why in await refusal(handle, "accept_gap", given)
+        held.set()
+        await ended(handle)
+    assert world.decided == []
+
+
+async def test_a_gap_is_of_the_topic_whose_workflow_is_asked_whatever_a_request_names(
+    world: World, client: Client
+) -> None:
+    """The world's activity compares the topic that it is given."""
+    world.script[Phase.ZOMBIE_CLEANUP] = fails(failures.WAITING, "log gap", times=999)
+    request = asdict(GapRequest(0, 90, 100, ADA)) | {"ref": {"topic": "payments", "topic_id": "0"}}
+    async with world.worker(client):
+        handle = await world.start(client)
+        await reach(world, Phase.ZOMBIE_CLEANUP)
+        await handle.execute_update("accept_gap", request, result_type=GapOutcome)
+        world.script[Phase.ZOMBIE_CLEANUP].clear()
+        await ended(handle)
+    assert world.decided == [(ADA, (90, 100))]
 
 
 async def test_a_gap_that_somebody_can_fill_is_refused_with_the_activitys_own_words(
@@ -246,7 +284,7 @@ async def test_a_gap_that_somebody_can_fill_is_refused_with_the_activitys_own_wo
     async with world.worker(client):
         handle = await world.start(client)
         await reach(world, Phase.ZOMBIE_CLEANUP)
-        given = GapRequest(world.ref, 0, 90, 100, ADA)
+        given = GapRequest(0, 90, 100, ADA)
         assert "segment x holds 90 to 95" in await refusal(handle, "accept_gap", given)
         held.set()
         await ended(handle)

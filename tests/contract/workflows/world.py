@@ -52,7 +52,7 @@ from tideline.domain.operator_choices import (
     ConfigurationRecord,
     Decider,
     GapOutcome,
-    GapRequest,
+    GapStep,
 )
 from tideline.domain.options import MigrationOptions
 from workflows.partition_migration import PartitionCrossing, PartitionMigration
@@ -272,7 +272,9 @@ class World:
         return CompletionOutcome(incomplete)
 
     @activity.defn(name=TopicActivity.ACCEPT_GAP)
-    async def accept_gap(self, request: GapRequest) -> GapOutcome:
+    async def accept_gap(self, step: GapStep) -> GapOutcome:
+        request = step.request
+        assert step.ref.topic_id == self.ref.topic_id
         await self._enter(TopicActivity.ACCEPT_GAP, request.partition)
         self.decided.append((request.decider, (request.first, request.end)))
         return GapOutcome(request.partition, request.first, request.end, 4)

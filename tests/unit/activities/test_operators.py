@@ -24,6 +24,7 @@ from tideline.domain.operator_choices import (
     ConfigurationRecord,
     Decider,
     GapRequest,
+    GapStep,
 )
 from tideline.domain.remote_log import SegmentState
 from tideline.errors import RefusedError
@@ -44,11 +45,11 @@ def gap(world: World) -> World:
     return world
 
 
-def request(first: int = 80, end: int = 100) -> GapRequest:
-    return GapRequest(REF, 0, first, end, ADA)
+def request(first: int = 80, end: int = 100) -> GapStep:
+    return GapStep(REF, GapRequest(0, first, end, ADA))
 
 
-async def refused(world: World, given: GapRequest) -> str:
+async def refused(world: World, given: GapStep) -> str:
     error = await failure_of(accept_gap(world.services, given))
     assert error.type == failures.REFUSED
     assert world.plane.row.accepted_gap_from == -1
