@@ -159,7 +159,8 @@ async def _override(
 ) -> dict[str, str | None]:
     """Write into Postgres what the stage overrides, and what the user had before it did."""
     ref, stage = step.ref, step.stage
-    progress = _progress(await _topic(services, ref), shown)
+    topic = await _topic(services, ref)
+    progress = _progress(topic, shown)
     if why := refusal(stage, progress):
         raise failure(failures.STALE_STAGE, f"stage {stage.value} of {ref.topic!r}: {why}")
     if why := waits_for(stage, progress):
@@ -171,7 +172,7 @@ async def _override(
     for key, value in wanted.items():
         if progress.overrides.get(key, ...) != value:
             await services.control_plane.override_config(
-                UUID(ref.topic_id), key, value, shown.own.get(key)
+                UUID(ref.topic_id), key, value, shown.own.get(key), topic.round
             )
     return wanted
 

@@ -384,7 +384,7 @@ def refusal(world: World, role: str, text: str, *parameters: object) -> str:
         "delete_topic(%s, 'an operator', 'nothing')",
         "stop_tracking('classic', NULL)",
         "release_birth(1, 'an operator', 'nothing')",
-        "override_config(%s, 'retention.ms', '1', '1')",
+        "override_config(%s, 'retention.ms', '1', '1', NULL)",
         "fence_gateway(2, %s, 0, 'nothing')",
     ],
 )

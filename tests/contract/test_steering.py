@@ -7,8 +7,14 @@ from uuid import uuid4
 import pytest
 
 from tests.contract.scenes import Scene, batch
-from tideline.control_plane.errors import BoundaryUnset, StaleGeneration, UnknownTopic
-from tideline.control_plane.model import ConfigOverride, ReadinessLook, RequestState, summarize
+from tideline.control_plane.errors import BoundaryUnset, RoundOver, StaleGeneration, UnknownTopic
+from tideline.control_plane.model import (
+    ConfigOverride,
+    ReadinessLook,
+    RequestState,
+    TrackingKind,
+    summarize,
+)
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.migration import MigrationState, Phase, PhaseStatus
 
@@ -222,3 +228,24 @@ async def test_the_users_value_survives_its_override(scene: Scene) -> None:
     assert await scene.plane.config_overrides_of(topic_id) == {}
     with pytest.raises(UnknownTopic):
         await scene.plane.override_config(uuid4(), key, "-1", None)
+
+
+async def test_who_slept_over_an_abort_overrides_nothing(scene: Scene) -> None:
+    """It has read what the user had before the abort, and before he changed it."""
+    name, (log,) = await scene.tracking_topic()
+    topic_id, key = log.topic_id, "flush.messages"
+    await scene.plane.override_config(topic_id, key, "1", "9", round=1)
+    await scene.plane.abort_migration(topic_id)
+    assert await scene.plane.release_config(topic_id, key, "9")
+    assert not await scene.plane.update_user_config(topic_id, key, "500")
+    with pytest.raises(RoundOver, match="aborted"):
+        await scene.plane.override_config(topic_id, key, "1", "9", round=1)
+    await scene.plane.stop_tracking(name)
+    begun = await scene.plane.begin_tracking(
+        name, topic_id, TrackingKind.MIGRATED, 1, "CreateTime", 1_048_588
+    )
+    assert begun == 2
+    with pytest.raises(RoundOver, match=r"round 1 .* is over"):
+        await scene.plane.override_config(topic_id, key, "1", "9", round=1)
+    assert await scene.plane.config_overrides_of(topic_id) == {}
+    await scene.plane.override_config(topic_id, key, "1", "500", round=2)

@@ -310,9 +310,14 @@ class CatalogedControlPlane:
     # Configs. Kafka still has the user's value when the override is noted: nothing to announce.
 
     async def override_config(
-        self, topic_id: UUID, key: str, override_value: str | None, user_value: str | None
+        self,
+        topic_id: UUID,
+        key: str,
+        override_value: str | None,
+        user_value: str | None,
+        round: int | None = None,
     ) -> None:
-        await self._plane.override_config(topic_id, key, override_value, user_value)
+        await self._plane.override_config(topic_id, key, override_value, user_value, round)
         await self._note_config(topic_id, key)
 
     async def update_user_config(self, topic_id: UUID, key: str, user_value: str | None) -> bool:

@@ -610,9 +610,16 @@ class ControlPlane(Protocol):
         kept: not those of another generation, without B0, or that are not live."""
 
     async def override_config(
-        self, topic_id: UUID, key: str, override_value: str | None, user_value: str | None
+        self,
+        topic_id: UUID,
+        key: str,
+        override_value: str | None,
+        user_value: str | None,
+        round: int | None = None,
     ) -> None:
-        """Keep ``key`` at ``override_value``. ``user_value`` is kept from the first call."""
+        """Keep ``key`` at ``override_value``. ``user_value`` is kept from the first call.
+        ``round``: in which both were observed; ``None`` is the present one, whichever it is.
+        Raises ``RoundOver``."""
 
     async def update_user_config(self, topic_id: UUID, key: str, user_value: str | None) -> bool:
         """The user changed a config that is overridden. False: it is not, nothing changed, and the

@@ -554,10 +554,15 @@ class PostgresControlPlane(ControlPlane):
         return await self._call(function, topic_id, document(looks))
 
     async def override_config(
-        self, topic_id: UUID, key: str, override_value: str | None, user_value: str | None
+        self,
+        topic_id: UUID,
+        key: str,
+        override_value: str | None,
+        user_value: str | None,
+        round: int | None = None,
     ) -> None:
         function = Function("override_config", nothing)
-        await self._call(function, topic_id, key, override_value, user_value)
+        await self._call(function, topic_id, key, override_value, user_value, round)
 
     async def update_user_config(self, topic_id: UUID, key: str, user_value: str | None) -> bool:
         function = Function("update_user_config", value(bool))

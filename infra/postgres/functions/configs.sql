@@ -1,14 +1,25 @@
 -- Topic configs that Tideline overrides in Kafka, and what the user had.
 
--- The user's value is kept from the first call: later ones see the override.
+-- The user's value is kept from the first call: later ones see the override. In the round in which
+-- both values were observed: an attempt that slept over an abort would keep for the user's what was
+-- his before, and give that back one day. Null: whichever round it is.
 CREATE FUNCTION override_config(
-    p_topic_id uuid, p_key text, p_override_value text, p_user_value text
+    p_topic_id uuid, p_key text, p_override_value text, p_user_value text, p_round integer
 ) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+DECLARE
+    v_topic topics;
 BEGIN
-    IF NOT EXISTS (SELECT FROM topics WHERE topic_id = p_topic_id) THEN
+    SELECT * INTO v_topic FROM topics WHERE topic_id = p_topic_id FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
         PERFORM refuse('TL019', format('topic id %s is not tracked', p_topic_id),
             'Begin tracking it first.');
+    END IF;
+    PERFORM assert_round(v_topic, p_round);
+    IF p_round IS NOT NULL AND v_topic.status = 'aborted' THEN
+        PERFORM refuse('TL028',
+            format('round %s of topic %s is over: it was aborted', p_round, v_topic.name),
+            'Read the tracked topics again.');
     END IF;
     INSERT INTO config_overrides (topic_id, key, override_value, user_value)
         VALUES (p_topic_id, p_key, p_override_value, p_user_value)

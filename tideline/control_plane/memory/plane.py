@@ -16,6 +16,7 @@ from uuid import UUID
 
 from tideline.control_plane.errors import (
     InvalidInput,
+    RoundOver,
     TimelineUnsettled,
     TopicDeleted,
     TrackingIncomplete,
@@ -863,9 +864,17 @@ class MemoryControlPlane(ControlPlane):
         return kept
 
     async def override_config(
-        self, topic_id: UUID, key: str, override_value: str | None, user_value: str | None
+        self,
+        topic_id: UUID,
+        key: str,
+        override_value: str | None,
+        user_value: str | None,
+        round: int | None = None,
     ) -> None:
         topic = self.topics.known_id(topic_id)
+        topic.assert_round(round)
+        if round is not None and topic.status is TopicStatus.ABORTED:
+            raise RoundOver(f"round {round} of topic {topic.name} is over: it was aborted")
         known = topic.overrides.get(key)
         kept = known.user_value if known else user_value
         topic.overrides[key] = ConfigOverride(key, override_value, kept)
