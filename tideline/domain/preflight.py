@@ -12,6 +12,7 @@ from enum import StrEnum
 
 from tideline.domain.estimate import TopicScale
 from tideline.domain.foreign_text import some_of
+from tideline.domain.kafka_release import EXPIRES_BY_SIZE_RIGHT, is_too_old, release_of
 from tideline.domain.tiering import (
     AS_RETENTION,
     DEFAULT_AGE_MS,
@@ -583,12 +584,30 @@ def _versions(o: PreflightObservation) -> CheckResult:
     )
 
 
+def _release(o: PreflightObservation) -> CheckResult:
+    name, level = "kafka_release", o.metadata_version
+    if level is None:
+        return CheckResult(
+            name,
+            Verdict.UNKNOWN,
+            "no broker says which metadata.version it supports",
+            "make every broker answer, then try again",
+        )
+    return _result(
+        name,
+        is_too_old(level),
+        f"Kafka {release_of(level)} (metadata.version {level})",
+        "upgrade the brokers to 4.0 or later",
+    )
+
+
 def _size_retention(o: PreflightObservation) -> CheckResult:
     limit = o.configs.get("retention.bytes", "-1")
+    mended = o.metadata_version is not None and o.metadata_version >= EXPIRES_BY_SIZE_RIGHT
     return _result(
         "size_retention_race",
-        limit != "-1" and o.already is None,
-        f"retention.bytes={limit}, brokers support metadata.version {o.metadata_version}",
+        limit != "-1" and o.already is None and not mended,
+        f"retention.bytes={limit}",
         "KAFKA-20732: a new leader may expire live segments by size until tracking begins; from "
         "then on Kafka's own limit is -1 and Tideline keeps yours",
         warn=True,
@@ -690,6 +709,7 @@ CHECKS: tuple[Check, ...] = (
     _postgres,
     _gateways,
     _versions,
+    _release,
     _size_retention,
     _copy_lag,
     _tiering_age,

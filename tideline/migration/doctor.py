@@ -20,6 +20,7 @@ from tideline.control_plane.lease_observer import LeaseObserver
 from tideline.control_plane.migrate import LOGIN_ROLES
 from tideline.control_plane.model import UNACCOUNTED, GatewayRegistration, in_force
 from tideline.control_plane.server_probe import probe
+from tideline.domain.kafka_release import TRIED, is_too_old, release_of
 from tideline.domain.preflight import TIERING_SWITCH, WAIT_FOR_STANDBYS, GatewayHealth
 from tideline.errors import TidelineError, UnreachableError
 from tideline.kafka.client import KafkaCluster
@@ -278,6 +279,7 @@ async def _brokers(parts: _Parts) -> list[Finding]:
     switches = [await observer.broker_config(node, TIERING_SWITCH) for node in nodes]
     cluster_id = await parts.cluster.cluster_id()
     told = [ok("brokers", f"{nodes} of cluster {cluster_id} answer")]
+    told.append(release(await observer.metadata_version()))
     without = [node for node, on in zip(nodes, switches, strict=True) if on != "true"]
     if without:
         found = f"{TIERING_SWITCH} is not true on {without}"
@@ -286,6 +288,21 @@ async def _brokers(parts: _Parts) -> list[Finding]:
     else:
         told.append(ok("tiered storage", "enabled on every broker"))
     return told
+
+
+def release(level: int | None) -> Finding:
+    """Of the oldest broker, by the highest ``metadata.version`` that it supports."""
+    check = "kafka release"
+    if level is None:
+        remedy = "brokers of Kafka say it; look whether something else answers there"
+        return Finding(check, Verdict.WARNING, "no broker says its metadata.version", remedy)
+    found = f"Kafka {release_of(level)} (metadata.version {level})"
+    if is_too_old(level):
+        return Finding(check, Verdict.FAILED, found, "upgrade the brokers to 4.0 or later")
+    if release_of(level) not in TRIED:
+        remedy = f"topics have crossed on {', '.join(TRIED)}; try one that nobody needs first"
+        return Finding(check, Verdict.WARNING, found, remedy)
+    return ok(check, found)
 
 
 async def _attestation(parts: _Parts) -> list[Finding]:

@@ -32,6 +32,7 @@ GOOD = PreflightObservation(
     gateways=(GATEWAY,),
     attested="attested by ann at 2026-01-01 00:00 UTC: listeners are firewalled",
     tideline_version="0.1.0",
+    metadata_version=29,
 )
 
 
@@ -65,6 +66,7 @@ def test_of_an_unknown_topic_only_that_is_said() -> None:
 
 BREAKS = [
     ("not_internal", {"topic": "__consumer_offsets"}),
+    ("kafka_release", {"metadata_version": 21}),
     ("cleanup_policy", {"configs": {"cleanup.policy": "compact"}}),
     ("cleanup_policy", {"configs": {"cleanup.policy": "compact,delete"}}),
     ("tiered_storage", {"configs": {}}),
@@ -165,6 +167,17 @@ def test_names_that_clients_have_chosen_are_one_line_of_bounded_length() -> None
     for found in report.checks:
         assert found.found.isprintable(), found.name
         assert len(found.found) < 2_000, found.name
+
+
+def test_where_kafka_has_mended_it_nobody_is_warned_of_the_race_of_size_retention() -> None:
+    limited = {"configs": {"retention.bytes": "1000"}}
+    assert verdict("size_retention_race", **limited, metadata_version=30) is Verdict.WARNING
+    assert verdict("size_retention_race", **limited, metadata_version=31) is Verdict.PASSED
+    assert verdict("size_retention_race", **limited, metadata_version=None) is Verdict.WARNING
+
+
+def test_brokers_that_do_not_say_their_release_are_unknown_and_not_refused() -> None:
+    assert verdict("kafka_release", metadata_version=None) is Verdict.UNKNOWN
 
 
 def test_acls_of_users_hold_at_gateways_and_refuse_no_migration() -> None:

@@ -6,10 +6,11 @@ from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from temporalio.api.taskqueue.v1 import PollerInfo
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueResponse
 
-from tideline.migration.doctor import Verdict, beside, elsewhere, late_puts
+from tideline.migration.doctor import Verdict, beside, elsewhere, late_puts, release
 from tideline.object_store.late_put import LatePut
 from tideline.temporal import workers_polling
 
@@ -50,6 +51,28 @@ def test_a_store_that_lets_a_late_upload_win_is_a_warning_that_says_what_was_lef
     _, left = late_puts(LatePut(300_000, 300_000, False, "doctor/1"))
     assert left.verdict is Verdict.WARNING
     assert "doctor/1 could not be deleted" in left.found
+
+
+@pytest.mark.parametrize(
+    ("level", "verdict", "said"),
+    [
+        (21, Verdict.FAILED, "Kafka before 4.0"),
+        (22, Verdict.OK, "Kafka 4.0"),
+        (25, Verdict.OK, "Kafka 4.0"),
+        (27, Verdict.OK, "Kafka 4.1"),
+        (29, Verdict.OK, "Kafka 4.2"),
+        (30, Verdict.OK, "Kafka 4.3"),
+        (33, Verdict.OK, "Kafka 4.4"),
+        (34, Verdict.WARNING, "Kafka after 4.4"),
+        (None, Verdict.WARNING, "no broker says"),
+    ],
+)
+def test_the_release_of_the_brokers_is_told_and_one_that_is_too_old_fails(
+    level: int | None, verdict: Verdict, said: str
+) -> None:
+    found = release(level)
+    assert found.verdict is verdict
+    assert said in found.found
 
 
 async def test_a_worker_that_has_ended_is_not_counted_for_as_long_as_temporal_remembers_it() -> (
