@@ -31,28 +31,33 @@ class Kafka:
     async def __call__(self, header: RequestHeader, frame: bytes) -> bytes:
         if header.api_key != ApiKey.DESCRIBE_CONFIGS:
             return api_versions(header)
-        request: Any = decode_request(frame)
-        (asked,) = request.resources
-        code, why = ErrorCode.none, None
-        if not self.may_describe:
-            code, why = ErrorCode.cluster_authorization_failed, "Cluster authorization failed."
-        elif asked.resource_name != str(self.node):
-            code = ErrorCode.invalid_request
-            why = (
-                f"Unexpected broker id, expected {self.node} or empty string, but received "
-                f"{asked.resource_name}"
-            )
-        api = messages(ApiKey.DESCRIBE_CONFIGS, header.api_version)
-        result = api.response_part(
-            "DescribeConfigsResult",
-            error_code=code,
-            error_message=why,
-            resource_type=asked.resource_type,
-            resource_name=asked.resource_name,
-            configs=(),
+        return described(header, frame, self.node, may=self.may_describe)
+
+
+def described(header: RequestHeader, frame: bytes, node: int, *, may: bool = True) -> bytes:
+    """What broker ``node`` says of the configs of a broker."""
+    request: Any = decode_request(frame)
+    (asked,) = request.resources
+    code, why = ErrorCode.none, None
+    if not may:
+        code, why = ErrorCode.cluster_authorization_failed, "Cluster authorization failed."
+    elif asked.resource_name != str(node):
+        code = ErrorCode.invalid_request
+        why = (
+            f"Unexpected broker id, expected {node} or empty string, but received "
+            f"{asked.resource_name}"
         )
-        answer = api.response(throttle_time=timedelta(0), results=(result,))
-        return encode_response(answer, header.correlation_id)
+    api = messages(ApiKey.DESCRIBE_CONFIGS, header.api_version)
+    result = api.response_part(
+        "DescribeConfigsResult",
+        error_code=code,
+        error_message=why,
+        resource_type=asked.resource_type,
+        resource_name=asked.resource_name,
+        configs=(),
+    )
+    answer = api.response(throttle_time=timedelta(0), results=(result,))
+    return encode_response(answer, header.correlation_id)
 
 
 def beside(broker: FakeBroker) -> AbstractAsyncContextManager[Gateway]:

@@ -19,6 +19,7 @@ from tests.support.waiting import within
 from tests.unit.gateway import gateway_under_test
 from tests.unit.gateway.fakes import FakeClock, GatewayPlane, until
 from tests.unit.gateway.gateway_under_test import Client, gateway_settings
+from tests.unit.gateway.test_paired_broker import described
 from tests.unit.gateway.test_transport import HEARTBEAT, frame
 from tests.unit.kafka.fake_broker import FakeBroker, api_versions
 from tideline.control_plane.errors import ControlPlaneUnavailable
@@ -56,6 +57,8 @@ class Kafka:
                 return api_versions(header)
             if header.api_key in (ApiKey.METADATA, ApiKey.DESCRIBE_CLUSTER):
                 return encode_response(self._cluster(header, node), header.correlation_id)
+            if header.api_key == ApiKey.DESCRIBE_CONFIGS:
+                return described(header, request, node)
             if header.api_key == SLOW and self.held is not None:
                 await self.held.wait()
             return header.correlation_id.to_bytes(4, "big") + b"broker %d" % node
