@@ -54,14 +54,9 @@ class NamedLeader:
     why: Why
 
 
-def zone_of(client_id: str | None, zones: Collection[str]) -> str | None:
-    """The zone that a client names in its id: ``diskless_az=<zone>``, among other words that
-    commas or blanks part. ``None`` if it names none of ``zones``."""
-    return zone_among(zone_told(client_id), zones)
-
-
 def zone_told(client_id: str | None) -> str:
-    """What follows ``diskless_az=`` in a client id, to its end; empty if it says no zone."""
+    """What follows ``diskless_az=`` in a client id, to its end, where that begins a word: commas or
+    blanks part them. Empty if it says no zone."""
     found = _ZONE_IN_CLIENT_ID.search(client_id) if client_id else None
     return found.group(1) if found else ""
 

@@ -17,7 +17,8 @@ from tideline.domain.leader_choice import (
     Why,
     leader_for,
     may_be_led_elsewhere,
-    zone_of,
+    zone_among,
+    zone_told,
 )
 from tideline.domain.request_handling import (
     CLASSIC,
@@ -233,8 +234,8 @@ RACKS = {"a", "eu-1", "eu-1c", "eu-1c-x", "in,two words"}
 )
 def test_a_client_names_its_zone_in_its_id(client_id: str | None, zone: str | None) -> None:
     """Streams and Connect put their own text behind it; a zone is a rack, and no other name."""
-    assert zone_of(client_id, RACKS) == zone
+    assert zone_among(zone_told(client_id), RACKS) == zone
 
 
 def test_where_there_are_no_racks_no_client_has_a_zone() -> None:
-    assert zone_of("diskless_az=a", ()) is None
+    assert zone_among(zone_told("diskless_az=a"), ()) is None
