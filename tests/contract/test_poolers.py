@@ -22,6 +22,7 @@ from tideline.control_plane.calls import SERVER_IDENTITY
 from tideline.control_plane.errors import UnfitSession
 from tideline.control_plane.pool import JobsConnection
 from tideline.migration import doctor
+from tideline.rebuild.postgres import RebuildPostgres
 from tideline.settings import ControlPlaneSettings
 
 POOLERS = {
@@ -64,6 +65,14 @@ async def test_a_job_notices_it_too(database: Database, port: int) -> None:
         jobs = JobsConnection(jobs_settings(through_it, None), "pooled")
         with pytest.raises(UnfitSession, match=SAYS):
             await asyncio.to_thread(jobs.call, SERVER_IDENTITY, None, None)
+
+
+async def test_a_rebuild_notices_it_at_each_call(database: Database, port: int) -> None:
+    async with pooling(Pooler(port)) as pooler:
+        rebuild = RebuildPostgres(through(database, pooler))
+        for _ in range(2):
+            with pytest.raises(UnfitSession, match=SAYS):
+                await asyncio.to_thread(rebuild.identity)
 
 
 async def test_one_in_session_mode_is_no_hindrance(database: Database, port: int) -> None:

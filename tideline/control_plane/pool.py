@@ -52,14 +52,7 @@ from tideline.control_plane.errors import (
     translate,
 )
 from tideline.control_plane.session import with_session
-from tideline.control_plane.session_check import (
-    LOOK,
-    is_pooled,
-    judge,
-    must_be_fit,
-    must_keep_its_backend,
-    names_looked_at,
-)
+from tideline.control_plane.session_check import async_must_be_fit, must_be_fit
 from tideline.domain.history import HistoryWatch, WrongHistory, lacks_commits
 from tideline.errors import is_outage
 from tideline.retries import retried
@@ -265,7 +258,7 @@ class Pool:
         connection.add_notice_handler(connection.hear)
         try:
             async with asyncio.timeout(self._call_timeout_s):
-                await self._must_be_fit(connection)
+                await async_must_be_fit(self._conninfo, connection)
                 await self._compare(connection)
         except BaseException as error:
             if isinstance(error, UnfitSession):
@@ -280,17 +273,6 @@ class Pool:
         """No connection was opened: whether that is a refusal."""
         found = translate(error)
         self._refused = None if is_outage(found) else LoginRefused(str(found))
-
-    async def _must_be_fit(self, connection: Connection) -> None:
-        """Raises :class:`UnfitSession`, before anything is believed of what it answers."""
-        names = names_looked_at(self._conninfo)
-        cursor = await connection.execute(LOOK, [names], prepare=False)
-        row = await cursor.fetchone()
-        assert row is not None
-        pid, in_force = row.values()
-        judge(self._conninfo, connection, pid, in_force)
-        if is_pooled(connection, pid):
-            await asyncio.to_thread(must_keep_its_backend, self._conninfo)
 
     async def _compare(self, connection: Connection) -> None:
         """Another server, or one that has lost commits, gets no call but the one that halts its
@@ -609,11 +591,7 @@ class JobsConnection:
                 prepare_threshold=2,
             )
         )
-        try:
-            must_be_fit(self._conninfo, connection)
-        except BaseException:
-            connection.close()
-            raise
+        must_be_fit(self._conninfo, connection)
         if (seen := self._history.seen) is not None:
             query = statement(SERVER_IDENTITY.name, 2)
             found = connection.execute(query, [seen.beat, seen.token]).fetchall()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from contextlib import closing
 from dataclasses import dataclass
 
 import psycopg
@@ -12,7 +10,7 @@ import psycopg
 from tideline.control_plane.errors import translate
 from tideline.control_plane.migrate import has_this_versions_schema
 from tideline.control_plane.pool import conninfo
-from tideline.control_plane.session_check import must_be_fit
+from tideline.control_plane.session_check import async_must_be_fit
 from tideline.settings import ControlPlaneSettings
 
 
@@ -34,8 +32,8 @@ async def probe(settings: ControlPlaneSettings, application_name: str) -> Server
     :class:`tideline.control_plane.errors.UnfitSession` among them."""
     given = conninfo(settings, application_name)
     try:
-        await asyncio.to_thread(_must_be_fit, given)
         async with await psycopg.AsyncConnection.connect(given, autocommit=True) as connection:
+            await async_must_be_fit(given, connection)
             sent, asked = time.time(), time.monotonic()
             cursor = await connection.execute(
                 "SELECT extract(epoch FROM clock_timestamp())::float8, "
@@ -55,8 +53,3 @@ async def probe(settings: ControlPlaneSettings, application_name: str) -> Server
     now, version, user = row
     ahead = now - sent - took / 2
     return ServerProbe(str(version), str(user), ahead * 1000, took * 1000, agrees, rights)
-
-
-def _must_be_fit(given: str) -> None:
-    with closing(psycopg.connect(given, autocommit=True)) as connection:
-        must_be_fit(given, connection)

@@ -7,6 +7,7 @@ disk as somebody else has set it.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from typing import Any
@@ -59,13 +60,28 @@ _POOLER = (
 
 
 def must_be_fit(conninfo: str, connection: psycopg.Connection[Any]) -> None:
-    """Raises :class:`UnfitSession`, and what psycopg raises."""
-    with connection.cursor(row_factory=tuple_row) as cursor:
-        row = cursor.execute(LOOK, [names_looked_at(conninfo)], prepare=False).fetchone()
+    """Raises :class:`UnfitSession`, and what psycopg raises; the connection is closed then."""
+    try:
+        with connection.cursor(row_factory=tuple_row) as cursor:
+            row = cursor.execute(LOOK, [names_looked_at(conninfo)], prepare=False).fetchone()
+        assert row is not None
+        judge(conninfo, connection, *row)
+        if is_pooled(connection, row[0]):
+            must_keep_its_backend(conninfo)
+    except BaseException:
+        connection.close()
+        raise
+
+
+async def async_must_be_fit(conninfo: str, connection: psycopg.AsyncConnection[Any]) -> None:
+    """As :func:`must_be_fit`, of a connection that is its caller's to close."""
+    async with connection.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(LOOK, [names_looked_at(conninfo)], prepare=False)
+        row = await cursor.fetchone()
     assert row is not None
     judge(conninfo, connection, *row)
     if is_pooled(connection, row[0]):
-        must_keep_its_backend(conninfo)
+        await asyncio.to_thread(must_keep_its_backend, conninfo)
 
 
 def is_pooled(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], pid: int) -> bool:

@@ -259,10 +259,9 @@ class RebuildPostgres:
 
     def _connect(self) -> psycopg.Connection[DictRow]:
         if self._connection is None:
-            self._connection = psycopg.connect(
-                self._conninfo, autocommit=True, row_factory=dict_row
-            )
-            must_be_fit(self._conninfo, self._connection)
+            opened = psycopg.connect(self._conninfo, autocommit=True, row_factory=dict_row)
+            must_be_fit(self._conninfo, opened)
+            self._connection = opened
         return self._connection
 
 
