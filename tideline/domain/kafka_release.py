@@ -12,6 +12,13 @@ EXPIRES_BY_SIZE_RIGHT = 31
 """From 4.4 on a change of leader lets no live segment expire by size (KAFKA-20732)."""
 
 
+UPGRADE = "upgrade the brokers to 4.0 or later"
+
+
+def described(level: int) -> str:
+    return f"Kafka {release_of(level)} (metadata.version {level})"
+
+
 def release_of(level: int) -> str:
     if level < _FIRST_LEVELS[0][0]:
         return "before 4.0"

@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from tideline.domain.estimate import TopicScale
 from tideline.domain.foreign_text import some_of
-from tideline.domain.kafka_release import EXPIRES_BY_SIZE_RIGHT, is_too_old, release_of
+from tideline.domain.kafka_release import EXPIRES_BY_SIZE_RIGHT, UPGRADE, described, is_too_old
 from tideline.domain.tiering import (
     AS_RETENTION,
     DEFAULT_AGE_MS,
@@ -596,8 +596,8 @@ def _release(o: PreflightObservation) -> CheckResult:
     return _result(
         name,
         is_too_old(level),
-        f"Kafka {release_of(level)} (metadata.version {level})",
-        "upgrade the brokers to 4.0 or later",
+        described(level),
+        UPGRADE,
     )
 
 

@@ -20,7 +20,7 @@ from tideline.control_plane.lease_observer import LeaseObserver
 from tideline.control_plane.migrate import LOGIN_ROLES
 from tideline.control_plane.model import UNACCOUNTED, GatewayRegistration, in_force
 from tideline.control_plane.server_probe import probe
-from tideline.domain.kafka_release import TRIED, is_too_old, release_of
+from tideline.domain.kafka_release import TRIED, UPGRADE, described, is_too_old, release_of
 from tideline.domain.preflight import TIERING_SWITCH, WAIT_FOR_STANDBYS, GatewayHealth
 from tideline.errors import TidelineError, UnreachableError
 from tideline.kafka.client import KafkaCluster
@@ -214,15 +214,11 @@ def features(found: Features) -> list[Finding]:
                 Verdict.WARNING,
                 "the rights of a worker are in infra/s3/worker.json",
             ),
-            (
-                found.left is not None,
-                f"{found.left} could not be deleted",
-                Verdict.WARNING,
-                "delete it; a worker may delete below doctor/ (infra/s3/worker.json)",
-            ),
         )
         if lacks
     ]
+    if found.left is not None:
+        told.append(_left_behind(FEATURES, found.left))
     if not told:
         deletes = "together" if found.batch_deletion else "one after the other"
         by = "directly" if found.direct else "by boto3, which costs ten times the CPU"
@@ -259,11 +255,14 @@ def late_puts(found: LatePut) -> list[Finding]:
             )
         ]
     if not found.deleted:
-        remedy = "delete it; a worker may delete below doctor/ (infra/s3/worker.json)"
-        told.append(
-            Finding(LATE_PUTS, Verdict.WARNING, f"{found.key} could not be deleted", remedy)
-        )
+        told.append(_left_behind(LATE_PUTS, found.key))
     return told
+
+
+def _left_behind(check: str, key: str) -> Finding:
+    """The object of a probe."""
+    remedy = "delete it; a worker may delete below doctor/ (infra/s3/worker.json)"
+    return Finding(check, Verdict.WARNING, f"{key} could not be deleted", remedy)
 
 
 async def _installation(parts: _Parts) -> list[Finding]:
@@ -296,9 +295,9 @@ def release(level: int | None) -> Finding:
     if level is None:
         remedy = "brokers of Kafka say it; look whether something else answers there"
         return Finding(check, Verdict.WARNING, "no broker says its metadata.version", remedy)
-    found = f"Kafka {release_of(level)} (metadata.version {level})"
+    found = described(level)
     if is_too_old(level):
-        return Finding(check, Verdict.FAILED, found, "upgrade the brokers to 4.0 or later")
+        return Finding(check, Verdict.FAILED, found, UPGRADE)
     if release_of(level) not in TRIED:
         remedy = f"topics have crossed on {', '.join(TRIED)}; try one that nobody needs first"
         return Finding(check, Verdict.WARNING, found, remedy)

@@ -319,11 +319,12 @@ class ObjectStoreClient:
         """Begin an object that comes in parts; nobody sees it before :meth:`complete_parts`. The id
         of the upload. One that nobody completes or aborts costs space until the bucket's lifecycle
         rule ends it."""
-        return self._told(
+        answer = self._answered(
             "UploadId",
             f"bucket {bucket}: begin {key}",
             lambda: self._client.create_multipart_upload(Bucket=bucket, Key=key),
         )
+        return str(answer["UploadId"])
 
     def put_part(self, bucket: str, key: str, upload: str, number: int, body: Body) -> str:
         """Write part ``number`` (from 1 on; at least 5 MiB, but for the last) and return its tag.
@@ -351,7 +352,7 @@ class ObjectStoreClient:
         """The object is its parts 1 to n, of these tags; it appears at once. Repeated after an
         unknown outcome it may raise :class:`ObjectStoreRefused`: look for the object then."""
         parts: Any = [{"PartNumber": n, "ETag": tag} for n, tag in enumerate(tags, 1)]
-        self._told(
+        self._answered(
             "ETag",
             f"bucket {bucket}: complete {key} of {len(tags)} parts",
             lambda: self._client.complete_multipart_upload(
@@ -368,21 +369,19 @@ class ObjectStoreClient:
 
     def size(self, bucket: str, key: str) -> int:
         """Bytes of the object. Also raises :class:`ObjectMissing`."""
-        where = f"bucket {bucket}: head {key}"
-        found: dict[str, Any] = {}
-
-        def head() -> dict[str, Any]:
-            found.update(self._client.head_object(Bucket=bucket, Key=key))
-            return found
-
-        self._told("ETag", where, head)
-        return int(found["ContentLength"])
+        return int(self._head(bucket, key)["ContentLength"])
 
     def keeps_versions(self, bucket: str, key: str) -> bool:
-        """Whether the bucket keeps what is deleted or put over, as HEAD of an object tells."""
+        """Whether the bucket keeps what is deleted or put over, as HEAD of an object tells. Also
+        raises :class:`ObjectMissing`."""
+        version: str = self._head(bucket, key).get("VersionId", "null")
+        return version != "null"
+
+    def _head(self, bucket: str, key: str) -> Any:
         where = f"bucket {bucket}: head {key}"
-        answer = self._call(where, lambda: self._client.head_object(Bucket=bucket, Key=key))
-        return answer.get("VersionId", "null") != "null"
+        return self._answered(
+            "ETag", where, lambda: self._client.head_object(Bucket=bucket, Key=key)
+        )
 
     def copy(self, bucket: str, key: str, to_bucket: str, to_key: str) -> None:
         """Copy within the store, over what is there; no byte comes here. In parts when the object
@@ -443,12 +442,13 @@ class ObjectStoreClient:
         except ObjectMissing:
             raise ObjectStoreRefused(f"there is no bucket {bucket}: create it") from None
 
-    def _told(self, name: str, where: str, call: Callable[[], Any]) -> str:
-        """What the answer to a call says under ``name``, which S3 always does. An answer of success
-        without it, as a proxy's page is one, leaves open what became of the call."""
-        if not (found := self._call(where, call).get(name)):
+    def _answered(self, name: str, where: str, call: Callable[[], Any]) -> Any:
+        """The answer to a call, which says ``name``, as S3 always does. One of success without it,
+        as a proxy's page is one, leaves open what became of the call."""
+        answer = self._call(where, call)
+        if not answer.get(name):
             raise ObjectStoreUnavailable(f"{where}: answered without {name}, so not as S3 does")
-        return str(found)
+        return answer
 
     def _call(self, where: str, call: Callable[[], T]) -> T:
         try:
