@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
@@ -398,19 +399,31 @@ async def test_a_limit_in_whose_default_brokers_differ_is_told_and_stays(world: 
     ) in str(finding)
 
 
+def before_it_follows(
+    world: World, monkeypatch: pytest.MonkeyPatch, happens: Callable[[], None]
+) -> None:
+    """Between the look and what Postgres is asked by it."""
+    follow = world.plane.follow_default_limit
+
+    async def then_follow(*about: Any) -> bool:
+        happens()
+        return await follow(*about)
+
+    monkeypatch.setattr(world.plane, "follow_default_limit", then_follow)
+
+
+async def away(*_: object) -> None:
+    raise KafkaUnavailable("broker 3 is away")
+
+
 async def test_what_a_user_sets_while_a_default_is_followed_wins(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To the value that was enforced, of which Postgres sees no change."""
     watched = Watched(crossed(world))
     defaults_are(world, LIMIT, "2000", "2000", "2000")
-    follow = world.plane.follow_default_limit
-
-    async def after_the_user(*about: Any) -> bool:
-        world.kafka.own_configs = {LIMIT: "1000"}
-        return await follow(*about)
-
-    monkeypatch.setattr(world.plane, "follow_default_limit", after_the_user)
+    set_by_the_user = partial(setattr, world.kafka, "own_configs", {LIMIT: "1000"})
+    before_it_follows(world, monkeypatch, set_by_the_user)
     await watched.look(2)
     assert world.plane.topic.max_message_bytes == 1_000
     await watched.look(2)
@@ -422,18 +435,10 @@ async def test_a_default_is_not_followed_while_nobody_says_what_the_user_has_set
 ) -> None:
     watched = Watched(crossed(world))
     defaults_are(world, LIMIT, "2000", "2000", "2000")
-    follow = world.plane.follow_default_limit
-
-    async def away(topic: str) -> None:
-        raise KafkaUnavailable("broker 3 is away")
 
     with monkeypatch.context() as without:
-
-        async def before_it_is_away(*about: Any) -> bool:
-            without.setattr(world.kafka, "configs_by_broker", away)
-            return await follow(*about)
-
-        without.setattr(world.plane, "follow_default_limit", before_it_is_away)
+        goes_away = partial(without.setattr, world.kafka, "configs_by_broker", away)
+        before_it_follows(world, without, goes_away)
         await watched.look(2)
         assert world.plane.topic.max_message_bytes == 1_000
     await watched.look(2)
@@ -446,9 +451,6 @@ async def test_while_a_broker_does_not_tell_its_defaults_none_is_followed(
     watched = Watched(crossed(world))
     defaults_are(world, LIMIT, "2000", "2000", "2000")
     await watched.look()
-
-    async def away(keys: object) -> None:
-        raise KafkaUnavailable("broker 3 is away")
 
     with monkeypatch.context() as without:
         without.setattr(world.kafka, "topic_defaults", away)
