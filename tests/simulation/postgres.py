@@ -14,7 +14,7 @@ from tests.simulation.milestones import Milestones
 from tests.simulation.network import Network
 from tideline.control_plane.errors import ControlPlaneUnavailable, LoginRefused
 from tideline.control_plane.memory import MemoryControlPlane
-from tideline.domain.history import HistoryWatch, WrongHistory, lacks_commits
+from tideline.domain.history import HistoryWatch
 from tideline.domain.ids import TopicIdPartition
 from tideline.object_store.client import (
     ObjectMissing,
@@ -168,27 +168,17 @@ class RemotePlane:
         """System identifier and timeline of the server that was compared."""
 
     async def _compare(self) -> None:
-        """As ``ConnectionPool._compare`` does it with a new connection. Raises
-        :class:`WrongHistory`, and :class:`ControlPlaneUnavailable` where it cannot be told yet."""
+        """As the pool does it with a new connection."""
         history, plane = self._history, self._plane
         if history is None or self._connected == plane.server:
             return
-        if (seen := history.seen) is not None:
-            now = await plane.identity(seen)
-            why = history.judge(seen, now)
-            halts = why is not None and lacks_commits(seen, now)
-            if why is None and (witness := history.witness) is not None:
-                key, now_s = witness.object_key, asyncio.get_running_loop().time()
-                known = key in plane.files.by_key
-                found = plane.files.has_committed(key) if known else None
-                why = history.judge_witness(witness, found, now_s)
-                halts = why is not None
-                if found is None and not halts and not now.settled:
-                    raise ControlPlaneUnavailable(f"nobody knows whether {key} is committed")
-            if why is not None:
-                if halts:
-                    await plane.halt_history(why)
-                raise WrongHistory(f"Postgres is not the one that was seen: {why}")
+
+        async def has_committed(key: str) -> bool | None:
+            return plane.files.has_committed(key) if key in plane.files.by_key else None
+
+        now_s = asyncio.get_running_loop().time
+        if not await history.compare(plane.identity, has_committed, plane.halt_history, now_s):
+            raise ControlPlaneUnavailable("nobody knows whether the last commit is there")
         self._connected = plane.server
 
     def __getattr__(self, name: str) -> Any:

@@ -53,7 +53,7 @@ from tideline.control_plane.errors import (
 )
 from tideline.control_plane.session import with_session
 from tideline.control_plane.session_check import async_must_be_fit, must_be_fit
-from tideline.domain.history import HistoryWatch, WrongHistory, lacks_commits
+from tideline.domain.history import HistoryWatch, ServerIdentity, WrongHistory
 from tideline.errors import is_outage
 from tideline.retries import retried
 from tideline.settings import ControlPlaneSettings
@@ -276,29 +276,25 @@ class Pool:
 
     async def _compare(self, connection: Connection) -> None:
         """Another server, or one that has lost commits, gets no call but the one that halts its
-        history: who starts later may not have seen what is lost."""
-        if (seen := self._history.seen) is None:
-            return
-        query = statement(SERVER_IDENTITY.name, 2)
-        cursor = await connection.execute(query, [seen.beat, seen.token], prepare=False)
-        now = SERVER_IDENTITY.read(await cursor.fetchall())
-        connection.timeline = now.timeline
-        why = self._history.judge(seen, now)
-        halts = why is not None and lacks_commits(seen, now)
-        if why is None and (witness := self._history.witness) is not None:
-            query = statement(HAS_COMMITTED.name, 1)
-            cursor = await connection.execute(query, [witness.object_key], prepare=False)
-            found = HAS_COMMITTED.read(await cursor.fetchall())
-            why = self._history.judge_witness(witness, found, clock_s())
-            halts = why is not None
-            if found is None and not halts and not now.settled:
-                # Collected, or lost with its key: the bucket tells. Until then this gateway has
-                # not shown its last commit, so that it does not renew.
-                raise psycopg.OperationalError(_IN_DOUBT)
-        if why is not None:
-            if halts:
-                await connection.execute(statement(HALT, 1), [why], prepare=False)
-            raise WrongHistory(f"Postgres is not the one that was seen: {why}")
+        history."""
+
+        async def identity(seen: ServerIdentity) -> ServerIdentity:
+            now = SERVER_IDENTITY.read(await fetched(SERVER_IDENTITY.name, seen.beat, seen.token))
+            connection.timeline = now.timeline
+            return now
+
+        async def has_committed(key: str) -> bool | None:
+            return HAS_COMMITTED.read(await fetched(HAS_COMMITTED.name, key))
+
+        async def fetched(name: str, *given: object) -> list[DictRow]:
+            query = statement(name, len(given))
+            return await (await connection.execute(query, given, prepare=False)).fetchall()
+
+        if not await self._history.compare(
+            identity, has_committed, partial(fetched, HALT), clock_s
+        ):
+            # Until then this gateway has not shown its last commit, so that it does not renew.
+            raise psycopg.OperationalError(_IN_DOUBT)
 
     def _is_left_behind(self, connection: Connection) -> bool:
         """Whether another server has been promoted since: the connection's own may be cut off from

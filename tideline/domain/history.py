@@ -9,7 +9,7 @@ standby in their order, so one that has the beat has everything that was committ
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from uuid import UUID
 
@@ -168,6 +168,35 @@ class HistoryWatch:
     def acknowledged(self, object_key: str, now_s: float) -> None:
         """What was committed with this object was answered."""
         self.witness = Witness(object_key, now_s)
+
+    async def compare(
+        self,
+        identity: Callable[[ServerIdentity], Awaitable[ServerIdentity]],
+        has_committed: Callable[[str], Awaitable[bool | None]],
+        halt: Callable[[str], Awaitable[object]],
+        now_s: Callable[[], float],
+    ) -> bool:
+        """Whether a server that is new to this process may be called: not while nobody can tell
+        whether it has the last commit. The first three ask it: who it is, whether the object of a
+        key is committed (``None``: it is not known), and to halt its history, since who starts
+        later may not have seen what is lost. Raises :class:`WrongHistory`."""
+        if (seen := self.seen) is None:
+            return True
+        now = await identity(seen)
+        why = self.judge(seen, now)
+        halts = why is not None and lacks_commits(seen, now)
+        in_doubt = False
+        if why is None and (witness := self.witness) is not None:
+            found = await has_committed(witness.object_key)
+            why = self.judge_witness(witness, found, now_s())
+            halts = why is not None
+            # Collected, or lost with its key: the bucket tells.
+            in_doubt = found is None and not halts and not now.settled
+        if why is not None:
+            if halts:
+                await halt(why)
+            raise WrongHistory(f"Postgres is not the one that was seen: {why}")
+        return not in_doubt
 
     def judge_witness(
         self, witness: Witness, is_committed: bool | None, now_s: float
