@@ -372,8 +372,11 @@ async def test_a_replica_that_has_moved_is_known_after_a_minute(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.bench.show(HYBRID)
+    loop, at = asyncio.get_running_loop(), TopicIdPartition(TOPIC_ID, 0)
+    before = loop.time()
     await cluster.asked()
     assert await preferred(cluster, "c", 100) == ("none", 3)
+    after = loop.time()
     cluster.placement = replace(ON_123, replicas=(1, 2), in_sync=(1, 2))
     answer = cluster._metadata(SimpleNamespace(__version__=NEWEST))
 
@@ -381,12 +384,11 @@ async def test_a_replica_that_has_moved_is_known_after_a_minute(
         return answer
 
     monkeypatch.setattr(cluster.bench.cluster, "described", described)
-    loop, at = asyncio.get_running_loop(), TopicIdPartition(TOPIC_ID, 0)
-    real, leaders = loop.time, cluster.bench.parts.leaders
+    leaders = cluster.bench.parts.leaders
     monkeypatch.setattr(leaders, "is_due", lambda: True)  # the lease goes by the same clock
-    for passed, replica in ((59.0, 3), (61.0, None)):
+    for now_s, replica in ((before + 59.0, 3), (after + 61.0, None)):
         with monkeypatch.context() as later:
-            later.setattr(loop, "time", lambda passed=passed: real() + passed)
+            later.setattr(loop, "time", lambda now_s=now_s: now_s)
             assert await leaders.nearer(at, "c") == replica
 
 
