@@ -15,7 +15,7 @@ from pydantic import SecretStr
 
 from tests.contract.conftest import PostgresServer, create_database
 from tideline.control_plane import connect, migrate
-from tideline.control_plane.session import SESSION, with_session
+from tideline.control_plane.session import SESSION
 from tideline.errors import RefusedError
 from tideline.settings import ControlPlaneSettings
 
@@ -91,7 +91,7 @@ async def test_nor_do_all_of_them_together(database: str) -> None:
 
 
 def means_what_it_says(dsn: str) -> None:
-    with psycopg.connect(with_session(dsn), autocommit=True) as session:
+    with psycopg.connect(migrate.in_session(dsn), autocommit=True) as session:
         (row,) = session.execute("SELECT %s::text[], 'NULL'::text", [["a", None]])
         assert row == (["a", None], "NULL")
         # What the functions say is allowed in PL/pgSQL, and a refusal ends no connection.
