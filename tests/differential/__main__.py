@@ -26,6 +26,7 @@ def main(given: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(given)
     end_as_by_ctrl_c()
     home = Path(asked.home or tempfile.mkdtemp(prefix="tideline-differential-"))
+    home.mkdir(parents=True, exist_ok=True)
     home.chmod(0o755)
     stack = Stack.up(home, brokers=3, parts=PARTS)
     try:
