@@ -74,6 +74,11 @@ async def test_a_gateway_without_a_zone_of_its_own_is_in_that_of_its_broker(flee
     assert fleet.peers.live == {1: "a", 2: "b", 3: "z"}
 
 
+async def test_a_rack_of_this_gateways_own_is_its_zone(fleet: Fleet) -> None:
+    fleet.peers.brokers_are({1: "x", 2: "y", 3: "z"})
+    assert fleet.peers.zone == "a"
+
+
 async def test_a_gateway_whose_broker_kafka_does_not_name_is_away(fleet: Fleet) -> None:
     """It accepts no client while its broker does not answer."""
     await fleet.peers.look()
