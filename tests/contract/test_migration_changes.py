@@ -385,3 +385,14 @@ async def test_of_what_is_told_only_that_of_topics_that_have_changed_is_read(sce
         del scene.plane.told
     assert asked == [{"orders"}]
     assert [of.request and of.request.state for of in kept.told.values()] == ["received", "refused"]
+
+
+async def test_topics_of_a_state_are_found_by_the_index_on_it(
+    postgres_scene: PostgresScene, database: Database
+) -> None:
+    await postgres_scene.tracking_topic(partitions=2_000)
+    postgres_scene.sql("ANALYZE logs")
+    scans = "SELECT pg_stat_get_xact_numscans('tideline.logs_by_state'::regclass)"
+    with psycopg.connect(database.dsn) as connection:
+        connection.execute("SELECT * FROM tideline.topic_states('HYBRID')")
+        assert connection.execute(scans).fetchone() == (1,)
