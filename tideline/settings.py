@@ -439,7 +439,11 @@ class GatewaySettings(
     wal_max_bytes: int = Field(
         8_388_608, ge=65_536, description="a WAL object is closed at this, in bytes"
     )
-    wal_max_delay_ms: int = Field(250, ge=1, description="or after this, in ms; at once when idle")
+    wal_max_delay_ms: int = Field(
+        250,
+        ge=1,
+        description="or begun so long behind the last one, in ms; at once after a silence",
+    )
     wal_buffer_max_bytes: int = Field(
         134_217_728,
         ge=8_388_608,

@@ -249,6 +249,11 @@ STOPPED = Gauge(
 )
 
 WAL_OBJECTS = Counter("inkless_wal_objects", "WAL objects by outcome", ["outcome"])
+WAL_OBJECT_BYTES = Histogram(
+    "inkless_wal_object_bytes",
+    "of one WAL object that was committed with batches",
+    buckets=(1_000, 4_000, 16_000, 64_000, 125_000, 250_000, 1_000_000, 4_000_000, 9_000_000),
+)
 WAL_BYTES = Counter("inkless_wal_bytes", "bytes put into WAL objects")
 WAL_BUFFERED = Gauge("inkless_wal_buffered_bytes", "bytes accepted and not committed yet")
 WAL_OLDEST = Gauge(

@@ -54,24 +54,10 @@ async def test_batches_of_one_turn_share_an_object_sorted_by_partition(bench: Be
         assert (header.size, header.base_sequence) == (batch.byte_size, batch.base_sequence)
 
 
-async def test_what_comes_during_an_upload_goes_when_the_pipeline_is_idle_again(
-    bench: Bench,
-) -> None:
-    bench.store.holds[0] = asyncio.Event()
-    first = bench.append(0)
-    await until(lambda: bench.store.puts)
-    second, third = bench.append(1), bench.append(2)
-    await asyncio.sleep(0)
-    assert len(bench.store.puts) == 1
-    bench.store.holds[0].set()
-    outcomes = await asyncio.gather(first, second, third)
-    assert [outcome.base_offset for outcome in outcomes] == [100, 101, 102]
-    assert len(bench.plane.commits) == 2
-
-
 async def test_what_is_in_a_hurry_is_put_beside_what_is_under_way_and_committed_behind_it(
     bench: Bench,
 ) -> None:
+    bench.writer._max_delay_s = 30.0
     bench.writer.hurry()  # nothing is there
     bench.store.holds[0] = asyncio.Event()
     first = bench.append(0)
@@ -145,7 +131,7 @@ async def test_a_put_that_was_given_up_and_ends_later_does_no_harm(bench: Bench)
 
 async def test_a_failed_upload_takes_everything_behind_it_along() -> None:
     """Schedule 10: of the same producer and partition, and nobody else's."""
-    bench = Bench(patience_s=0.05)
+    bench = Bench(patience_s=0.05, max_delay_s=30.0)
     bench.store.down = True
     bench.store.holds[0] = asyncio.Event()
     doomed = bench.append(0, payload=950)
@@ -164,6 +150,7 @@ async def test_a_failed_upload_takes_everything_behind_it_along() -> None:
             await within("the commit", outcome)
         assert raised.value.failure is Failure.TRANSIENT
     bench.store.down = False
+    bench.writer.hurry()
     assert (await within("the commit", other_producer)).base_offset == 100
     assert (await within("the commit", other_partition)).base_offset == 0
     assert bench.refused.noted == [((LOG, "client"), n) for n in (0, 1, 2)]

@@ -87,7 +87,7 @@ class Bench:
             )
         self.keys = ObjectKeys(self.plane, self.lease, clock=FakeClock())
         self.refused = NotedRefusals(FakeClock())
-        values = {"max_bytes": 1000, "max_delay_s": 30.0, "buffer_max_bytes": 4000} | changes
+        values = {"max_bytes": 1000, "max_delay_s": 0.0, "buffer_max_bytes": 4000} | changes
         self.writer = WalWriter(
             self.store,
             self.plane,

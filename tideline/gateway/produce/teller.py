@@ -21,6 +21,7 @@ import structlog
 from tideline.background import cancel_and_wait, spawn
 from tideline.control_plane import ControlPlane
 from tideline.control_plane.model import BatchToCommit, CommittedBatch, StreamPlace
+from tideline.domain.pace import paced
 from tideline.domain.wal_footer import EarlierCommit
 from tideline.errors import TidelineError
 from tideline.gateway import metrics
@@ -37,6 +38,9 @@ LEAVE_WITHIN_S = 2.0
 LONGEST_PAUSE_S = 30.0
 CARRIED_AT_ONCE = 64
 """So many commits get a carrier also without a pause."""
+TELL_APART_S = 10.0
+"""Between two objects that only tell, as each costs a request: unless a commit waits for one, the
+lease is not renewed, or the stream begins or ends."""
 Put = Callable[[bytes, Callable[[str], None]], Awaitable[None]]
 """Stores an object, and names each key that it tries before it does."""
 PutAside = Callable[[bytes], Awaitable[None]]
@@ -71,7 +75,10 @@ class Teller:
         self._stating: asyncio.Task[None] | None = None
         self._leaving: set[asyncio.Task[None]] = set()
         self._finished = False
+        self._told_at = float("-inf")
+        """When the last object that only tells was begun, in the loop's seconds."""
         stream.hides.add(self._watch)
+        lease.missed.add(self._state_hidden)
 
     def object_begins(self) -> None:
         """A new object will tell the last outcomes."""
@@ -81,14 +88,20 @@ class Teller:
 
     def committed(self, *, idle: bool) -> None:
         """A commit has ended, and with ``idle`` there is no other one to come."""
-        if self._stream.untold >= CARRIED_AT_ONCE:
+        now = asyncio.get_running_loop().time()
+        if (
+            self._stream.untold >= CARRIED_AT_ONCE
+            and paced(now, self._told_at, TELL_APART_S) <= now
+        ):
             self._begin()
         elif idle:
             self._after_a_pause()
 
     def _after_a_pause(self) -> None:
         if self._stream.untold and self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(TELL_AFTER_S, self._begin)
+            loop = asyncio.get_running_loop()
+            at = paced(loop.time() + TELL_AFTER_S, self._told_at, TELL_APART_S)
+            self._timer = loop.call_at(at, self._begin)
 
     def inherit(self) -> None:
         """Tell what earlier incarnations of this gateway had no time to tell."""
@@ -158,14 +171,26 @@ class Teller:
         if self._look_again is None and not states and since is not None:
             loop = asyncio.get_running_loop()
             if not self._finished:
-                self._look_again = loop.call_at(since + TELL_WITHIN_S, self._look)
+                self._look_again = loop.call_at(self._stated_by(since), self._look)
+
+    def _stated_by(self, since: float) -> float:
+        """A carrier that is due at the same pace goes first."""
+        margin = TELL_WITHIN_S - TELL_AFTER_S
+        return paced(since + TELL_WITHIN_S, self._told_at, TELL_APART_S + margin)
 
     def _look(self) -> None:
         self._look_again = None
         since = self._stream.hidden_since
-        if since is None or asyncio.get_running_loop().time() < since + TELL_WITHIN_S:
+        if since is None or asyncio.get_running_loop().time() < self._stated_by(since):
             self._watch()
         else:
+            self._state_hidden()
+
+    def _state_hidden(self) -> None:
+        """At once: also when the lease was not renewed, so that who outlives Postgres has told."""
+        states = self._stating is not None and not self._stating.done()
+        if self._stream.hidden and not states and not self._finished:
+            self._told_at = asyncio.get_running_loop().time()
             self._stating = spawn(self._until_stated(), "wal-statement")
 
     async def _until_stated(self) -> None:
@@ -183,6 +208,7 @@ class Teller:
     def _begin(self) -> None:
         self.object_begins()
         if not self._finished and (self._task is None or self._task.done()):
+            self._told_at = asyncio.get_running_loop().time()
             self._task = spawn(self._until_told(), "wal-teller")
 
     async def _until_told(self) -> None:

@@ -1,8 +1,9 @@
 """Record batches of tracked partitions on their way into object storage.
 
-Batches of many partitions are gathered (250 ms or 8 MiB, at once when nothing is under way), put
-as one object, and committed in one call that assigns their offsets. What always holds: uploads run
-side by side but commits go in the order of the objects; a commit of unknown outcome is repeated
+Batches of many partitions are gathered until 250 ms behind the last object or 8 MiB, at once after
+a silence, put as one object, and committed in one call that assigns their offsets. What always
+holds: uploads run side by side but commits go in the order of the objects; a commit of unknown
+outcome is repeated
 under its key until its outcome is known; when a batch fails, everything accepted behind it of its
 producer and partition fails too (schedule 10). Each object tells what it holds, and what became of
 the commits before it; the last ones before a pause are told by an object of their own, and what was
@@ -36,6 +37,7 @@ from tideline.control_plane.model import (
     StreamPlace,
 )
 from tideline.domain.ids import TopicIdPartition
+from tideline.domain.pace import paced
 from tideline.domain.pipelining import RefusedSequences
 from tideline.domain.request_handling import Failure
 from tideline.domain.wal_footer import EarlierCommit
@@ -115,6 +117,8 @@ class WalWriter:
         self._unfinished_bytes = 0
         self._pipeline: deque[WalObject] = deque()
         self._timer: asyncio.Handle | None = None
+        self._cut_at = float("-inf")
+        """When the last object was begun, in the loop's seconds."""
         self._committer: asyncio.Task[None] | None = None
         self._refill: asyncio.Task[None] | None = None
         self._teller = Teller(
@@ -162,11 +166,9 @@ class WalWriter:
             self._cut()
         elif self._timer is None:
             loop = asyncio.get_running_loop()
-            # Idle: gather what else this turn of the loop brings, then go.
-            idle = not self._pipeline
-            self._timer = (
-                loop.call_soon(self._cut) if idle else loop.call_later(self._max_delay_s, self._cut)
-            )
+            # After a silence: gather what else this turn of the loop brings, then go.
+            at = paced(loop.time(), self._cut_at, self._max_delay_s)
+            self._timer = loop.call_at(at, self._cut)
         return append.outcome
 
     def hurry(self) -> None:
@@ -222,6 +224,7 @@ class WalWriter:
         appends = self._take_buffer()
         if not appends:
             return
+        self._cut_at = asyncio.get_running_loop().time()
         appends.sort(key=lambda append: (append.log.topic_id.bytes, append.log.partition))
         self._teller.object_begins()
         obj = WalObject(appends, self._stream.next())
@@ -322,8 +325,6 @@ class WalWriter:
             else:
                 self._committed(obj, outcome)
             self._report_room()
-            if not self._pipeline and self._buffer:
-                self._cut()
             self._teller.committed(idle=not self._pipeline)
 
     async def _outcome(self, obj: WalObject) -> list[CommittedBatch] | Exception:
@@ -401,6 +402,7 @@ class WalWriter:
         self._stream.committed(obj.sequence, obj.key, len(obj.placed), obj.live, committed)
         metrics.WAL_OBJECTS.labels("committed" if obj.live else "withdrawn").inc()
         if obj.live:
+            metrics.WAL_OBJECT_BYTES.observe(obj.size)
             self._cache.put(obj.key, 0, obj.body)
         now = self._clock()
         for append, outcome in zip(obj.appends, committed, strict=True):

@@ -120,6 +120,8 @@ class Lease:
         self.fenced: Listeners[[]] = Listeners()
         """Called when the incarnation is over, before another one registers: whoever has
         something pending drops it."""
+        self.missed: Listeners[[]] = Listeners()
+        """Called when Postgres did not answer a renewal."""
         self.serves_unregistered = False
         """Requests are served, from the snapshot, and Postgres has not heard of this process yet:
         what was here before stands for it at the barriers."""
@@ -357,5 +359,6 @@ class Lease:
                 raise
             except TidelineError as error:
                 log.warning("lease.not_renewed", valid=self.valid(), error=str(error))
+                self.missed()
                 delay = pause / 4
             await asyncio.sleep(delay)
