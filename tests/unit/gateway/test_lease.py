@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Any
 
 import pytest
 from prometheus_client import REGISTRY
 
+from tests.support.waiting import within
 from tests.unit.gateway.fakes import FakeClock, GatewayPlane
+from tideline.background import cancel_and_wait
 from tideline.control_plane.errors import ControlPlaneUnavailable, GatewayIdHeld
 from tideline.gateway.tracking.lease import Lease, boot_clock
 
@@ -222,3 +225,17 @@ async def test_a_registration_whose_answer_was_lost_and_that_was_fenced_is_follo
     assert lease.incarnation != first
     await lease.renew()
     assert lease.valid()
+
+
+async def test_a_renewal_that_is_not_answered_is_told(lease: Lease, plane: GatewayPlane) -> None:
+    """Whoever knows what Postgres alone knows else can say it then."""
+    told = asyncio.Event()
+    lease.missed.add(told.set)
+    plane.down = True
+
+    async def nothing() -> None:
+        """There is nothing to learn."""
+
+    keeping = asyncio.ensure_future(lease.keep(nothing))
+    await within("what is told", told.wait())
+    await cancel_and_wait(keeping)

@@ -22,7 +22,6 @@ PUT_MS = (15, 60, 120)
 COMMIT_S = 0.005
 FOR_S = 20.0
 MOST_A_SECOND = 4.2
-SHIPPED = {"max_delay_s": 0.25, "max_bytes": 8 << 20, "buffer_max_bytes": 128 << 20}
 
 
 @contextmanager
@@ -35,6 +34,11 @@ def virtual() -> Iterator[VirtualLoop]:
         finally:
             loop.finish()
             loop.close()
+
+
+def shipped() -> Bench:
+    """As a gateway is set by default."""
+    return Bench(max_delay_s=0.25, max_bytes=8 << 20, buffer_max_bytes=128 << 20)
 
 
 def slowed(bench: Bench, put_s: float, commit_s: float) -> None:
@@ -55,7 +59,7 @@ def slowed(bench: Bench, put_s: float, commit_s: float) -> None:
 
 async def bill(rate: float, size: int, put_s: float) -> tuple[float, float, float]:
     """Puts a second, and what a batch waits in ms: the median, and of a hundred the longest."""
-    bench, loop, chance = Bench(**SHIPPED), asyncio.get_running_loop(), random.Random(1)
+    bench, loop, chance = shipped(), asyncio.get_running_loop(), random.Random(1)
     slowed(bench, put_s, COMMIT_S)
     waited: list[float] = []
     waiting: set[asyncio.Task[None]] = set()
@@ -91,7 +95,7 @@ def test_a_gateway_puts_four_objects_a_second_and_what_tells_of_them(
 
 def test_a_lone_batch_after_a_silence_goes_at_once_and_the_next_one_waits() -> None:
     async def play() -> list[float]:
-        bench, loop = Bench(**SHIPPED), asyncio.get_running_loop()
+        bench, loop = shipped(), asyncio.get_running_loop()
         put_at: list[float] = []
         put = bench.store.put
 
@@ -112,7 +116,7 @@ def test_a_lone_batch_after_a_silence_goes_at_once_and_the_next_one_waits() -> N
 
 def test_outcomes_get_an_object_of_their_own_once_in_ten_seconds() -> None:
     async def play() -> int:
-        bench = Bench(**SHIPPED)
+        bench = shipped()
         for _ in range(15):
             await bench.append()
             await asyncio.sleep(2.0)
@@ -120,3 +124,21 @@ def test_outcomes_get_an_object_of_their_own_once_in_ten_seconds() -> None:
 
     with virtual() as loop:
         assert loop.run_until_complete(play()) in (3, 4)
+
+
+def test_outcomes_are_told_at_once_when_postgres_does_not_answer_a_renewal() -> None:
+    """Whoever outlives it has told, and loses nothing with it."""
+
+    async def play() -> tuple[int, int]:
+        bench = shipped()
+        await bench.append()
+        await asyncio.sleep(2.0)
+        await bench.append()
+        await asyncio.sleep(2.0)
+        before = len(bench.store.puts)
+        bench.lease.missed()
+        await asyncio.sleep(0.1)
+        return before, len(bench.store.puts)
+
+    with virtual() as loop:
+        assert loop.run_until_complete(play()) == (3, 4)
