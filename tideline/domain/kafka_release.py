@@ -13,10 +13,20 @@ EXPIRES_BY_SIZE_RIGHT = 31
 
 
 UPGRADE = "upgrade the brokers to 4.0 or later"
+NOT_TOLD = 0
+"""The level of brokers that tell none, and lack what each one from 4.0 on has: those of ZooKeeper
+mode. No broker supports less than 1."""
 
 
 def described(level: int) -> str:
-    return f"Kafka {release_of(level)} (metadata.version {level})"
+    return f"Kafka {release_of(level)} (metadata.version {level or 'not told'})"
+
+
+def why_too_old(level: int | None) -> str | None:
+    """What is said to who starts; ``None``: nothing, an unknown release is not a no."""
+    if level is None or not is_too_old(level):
+        return None
+    return f"{described(level)}, and Tideline needs 4.0 or later: {UPGRADE}"
 
 
 def release_of(level: int) -> str:

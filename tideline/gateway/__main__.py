@@ -28,7 +28,7 @@ from tideline.gateway.context import ConnectionRegistry
 from tideline.gateway.event_loop import run
 from tideline.gateway.messages import preload
 from tideline.gateway.metrics import STORE_DIRECT
-from tideline.gateway.paired_broker import why_another
+from tideline.gateway.paired_broker import why_unfit
 from tideline.gateway.passing import WhatPasses
 from tideline.gateway.stand_ins import StandIns
 from tideline.gateway.standing import Standing
@@ -141,7 +141,7 @@ async def _serve(
                 parts.room,
                 nodes,
                 passing,
-                partial(why_another, broker_id=settings.gateway_broker_id),
+                partial(why_unfit, broker_id=settings.gateway_broker_id),
             )
 
             async def close_parts() -> None:

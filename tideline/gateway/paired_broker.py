@@ -10,13 +10,41 @@ from kio.schema.errors import ErrorCode
 from kio.static.primitive import i8
 
 from tideline.domain.ids import TopicPartition
+from tideline.domain.kafka_release import why_too_old
 from tideline.errors import TidelineError
 from tideline.kafka.client import KafkaCluster, KafkaConnection
+from tideline.kafka.errors import KafkaUnavailable
 from tideline.kafka.observer import KafkaObserver, OffsetSpec
 
 TIMEOUT_MS = 2_000
 BROKER_RESOURCE = 4
 NODE_ID = "node.id"
+
+
+ANOTHER = (
+    "the broker at TIDELINE_GATEWAY_BROKER is another one than TIDELINE_GATEWAY_BROKER_ID names: "
+    "connections are refused. Correct one of the two, and restart this gateway"
+)
+TOO_OLD = "the paired broker is of a Kafka that is not supported: connections are refused"
+
+
+async def why_unfit(connection: KafkaConnection, broker_id: int) -> tuple[str, str] | None:
+    """What an operator is told of a broker that nobody is to be joined to, and the reason;
+    ``None``: it is ``broker_id``, of a release that is supported or that it does not say. Raises
+    :class:`~tideline.kafka.errors.KafkaUnavailable`."""
+    if (why := await why_not_supported(connection)) is not None:
+        return TOO_OLD, why
+    why = await why_another(connection, broker_id)
+    return None if why is None else (ANOTHER, why)
+
+
+async def why_not_supported(connection: KafkaConnection) -> str | None:
+    """Of the broker's release; ``None``: it is supported, or the broker does not say it. One that
+    does not answer at all is found out by the next question."""
+    try:
+        return why_too_old(await connection.metadata_level(TIMEOUT_MS))
+    except KafkaUnavailable:
+        return None
 
 
 async def why_another(connection: KafkaConnection, broker_id: int) -> str | None:

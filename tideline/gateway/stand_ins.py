@@ -24,6 +24,7 @@ from tideline.background import cancel_and_wait, keep, spawn
 from tideline.domain.stand_in import Fleet, Sibling, away, stand_in_for
 from tideline.errors import TidelineError
 from tideline.gateway.metrics import HANDED_BACK, LOST_PLACES, STAND_IN_CONNECTIONS, STANDING_IN
+from tideline.gateway.paired_broker import why_not_supported
 from tideline.gateway.tracking.peers import Peers
 from tideline.gateway.transport.addresses import Address, NodeAddresses
 from tideline.gateway.transport.hand_over import hand_over
@@ -272,9 +273,13 @@ class _Place:
         return self.listener.listening and now < self._lingers_until
 
     async def _answers(self, broker: Node) -> bool:
-        """Whether the broker answers, and is of the cluster of the paired one."""
+        """Whether the broker answers, of a release that is supported, and is of the cluster of the
+        paired one."""
         try:
             connection = await self._cluster.node(broker.node_id)
+            if (why := await why_not_supported(connection)) is not None:
+                log.error("stand_ins.broker_not_supported", node=self._node, why=why)
+                return False
             told = await connection.send(
                 DescribeClusterRequest(include_cluster_authorized_operations=False),
                 timeout_ms=PROBE_TIMEOUT_MS,

@@ -15,12 +15,16 @@ from typing import NamedTuple, Self
 
 from kio.schema.api_versions.v0.request import ApiVersionsRequest
 from kio.schema.api_versions.v0.response import ApiVersionsResponse
+from kio.schema.api_versions.v3 import request as av3
+from kio.schema.api_versions.v3.response import ApiVersionsResponse as ApiVersionsResponse3
 from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopic
 from kio.schema.metadata.v12.response import MetadataResponse
 from kio.schema.types import TopicName
 from kio.static.protocol import RequestPayload, ResponsePayload
 
+from tideline import __version__
+from tideline.domain.kafka_release import NOT_TOLD
 from tideline.kafka.decoding import decoded_response
 from tideline.kafka.errors import KafkaError, KafkaUnavailable, MalformedFrame, UnsupportedVersion
 from tideline.kafka.framing import FrameProtocol
@@ -43,6 +47,9 @@ class Apart(NamedTuple):
     node_id: int
 
 
+METADATA_VERSION = "metadata.version"
+DESCRIBE_CLUSTER, OF_FENCED_BROKERS = 60, 2
+"""KIP-1073: every broker from 4.0 on has this version."""
 Place = int | Address | Apart
 """Of a connection: which broker it is to, by its node id or as it was named."""
 DEFAULT_MAX_FRAME_BYTES = 104_857_600
@@ -182,6 +189,21 @@ class KafkaConnection:
     def supports(self, api_key: int, version: int) -> bool:
         """Whether the broker knows this version, and it can be decoded here."""
         return version in self.versions.get(api_key, range(0))
+
+    async def metadata_level(self, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> int | None:
+        """The highest ``metadata.version`` that the broker supports, which tells its release (see
+        :mod:`tideline.domain.kafka_release`); ``None``: it does not say. Raises
+        :class:`KafkaUnavailable`."""
+        if self.supports(API_VERSIONS_KEY, av3.ApiVersionsRequest.__version__):
+            asked = av3.ApiVersionsRequest(
+                client_software_name="tideline", client_software_version=__version__
+            )
+            answer = await self.send(asked, timeout_ms=timeout_ms)
+            assert isinstance(answer, ApiVersionsResponse3)
+            for feature in answer.supported_features:
+                if feature.name == METADATA_VERSION:
+                    return int(feature.max_version)
+        return None if self.supports(DESCRIBE_CLUSTER, OF_FENCED_BROKERS) else NOT_TOLD
 
     async def send(
         self, message: RequestPayload, *, timeout_ms: int = DEFAULT_TIMEOUT_MS

@@ -13,8 +13,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from kio.schema.api_versions.v3.request import ApiVersionsRequest
-from kio.schema.api_versions.v3.response import ApiVersionsResponse
 from kio.schema.consumer_group_describe.v0.request import ConsumerGroupDescribeRequest
 from kio.schema.consumer_group_describe.v0.response import ConsumerGroupDescribeResponse
 from kio.schema.describe_acls.v2.request import DescribeAclsRequest
@@ -39,7 +37,6 @@ from kio.schema.share_group_describe.v1.response import ShareGroupDescribeRespon
 from kio.schema.types import GroupId, TopicName, TransactionalId
 from kio.static.primitive import i8, i32, i32Timedelta
 
-from tideline import __version__
 from tideline.domain.broker_defaults import BrokerDefaults
 from tideline.domain.config_changes import CLEANUP_POLICY, COMPRESSION_TYPE
 from tideline.domain.ids import TopicPartition
@@ -229,22 +226,9 @@ class TopicObserver:
     async def metadata_version(self) -> int | None:
         """The highest ``metadata.version`` level that every broker supports; tells their release
         as nearly as a broker does."""
-        levels = []
-        for node in await self._cluster.nodes():
-            connection = await self._cluster.node(node)
-            response = await connection.send(
-                ApiVersionsRequest(
-                    client_software_name="tideline", client_software_version=__version__
-                ),
-                timeout_ms=self._timeout_ms,
-            )
-            assert isinstance(response, ApiVersionsResponse)
-            levels += [
-                int(feature.max_version)
-                for feature in response.supported_features
-                if feature.name == "metadata.version"
-            ]
-        return min(levels, default=None)
+        connections = [await self._cluster.node(n) for n in await self._cluster.nodes()]
+        levels = [await one.metadata_level(self._timeout_ms) for one in connections]
+        return min((level for level in levels if level is not None), default=None)
 
     async def reassigning(self, topic: str, partitions: Iterable[int]) -> frozenset[int]:
         """Partitions that are being reassigned."""

@@ -29,8 +29,10 @@ from tideline.background import Watch, cancel_and_wait, done_before, keep, spawn
 from tideline.control_plane.catalog_keeper import keep_catalog
 from tideline.control_plane.connections import check_connections
 from tideline.domain.history import HistoryWatch
+from tideline.domain.kafka_release import why_too_old
 from tideline.domain.messages import TopicMigrationInput, TopicRef, waits_queue
-from tideline.errors import is_outage
+from tideline.errors import RefusedError, is_outage
+from tideline.kafka.client import KafkaCluster
 from tideline.kafka.topic_identity import TopicIdentity
 from tideline.migration.connections import WorkerServices, open_services
 from tideline.migration.replicas import ReplicaKeeper
@@ -113,6 +115,7 @@ async def _start(settings: WorkerSettings, health: Health, stack: AsyncExitStack
         lambda: stack.enter_async_context(open_services(settings, client, history, at_once=True)),
     )
     plane, cluster = services.control_plane, services.cluster
+    await retry_at_start(health, lambda: refuse_old_brokers(cluster))
     await retry_at_start(
         health, lambda: establish(plane, store, settings, cluster.cluster_id, history)
     )
@@ -205,6 +208,15 @@ def workers(settings: WorkerSettings, client: Client, services: WorkerServices) 
             client, task_queue=waits_queue(queue), max_concurrent_activities=MANY_WAITS, **common
         ),
     ]
+
+
+async def refuse_old_brokers(cluster: KafkaCluster) -> None:
+    """Raises :class:`RefusedError` if the broker that answers is of a release that is not
+    supported; one that does not say its release is no reason. What the others are, preflight says.
+    """
+    connection = await cluster.any()
+    if (why := why_too_old(await connection.metadata_level())) is not None:
+        raise RefusedError(f"the brokers are of {why}")
 
 
 async def retry_at_start(health: Health, attempt: Callable[[], Awaitable[T]]) -> T:

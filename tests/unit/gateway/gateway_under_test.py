@@ -13,7 +13,7 @@ from tests.support.waiting import bounded
 from tests.unit.kafka.fake_broker import FakeBroker
 from tideline.gateway.context import ConnectionRegistry, Passing, Rules
 from tideline.gateway.room import Room
-from tideline.gateway.transport.server import GatewayServer, IsAnother
+from tideline.gateway.transport.server import GatewayServer, WhyUnfit
 from tideline.kafka.client import KafkaCluster
 from tideline.settings import GatewaySettings
 
@@ -101,7 +101,7 @@ async def gateway(
     rules: Rules | Callable[[KafkaCluster], Rules] | None = None,
     *,
     passing: Passing | None = None,
-    is_another: IsAnother | None = None,
+    why_unfit: WhyUnfit | None = None,
     **changes: str,
 ) -> AsyncIterator[Gateway]:
     """A running gateway; ``changes`` are settings. Rules may need our own way to the broker.
@@ -114,9 +114,7 @@ async def gateway(
     table = rules(cluster) if callable(rules) else rules or {}
     connections = ConnectionRegistry()
     room = Room(settings.gateway_memory_max_bytes)
-    server = GatewayServer(
-        settings, table, connections, room, passing=passing, is_another=is_another
-    )
+    server = GatewayServer(settings, table, connections, room, passing=passing, why_unfit=why_unfit)
     await server.start()
     try:
         yield Gateway(server, connections, room)

@@ -15,7 +15,7 @@ from tests.unit.gateway.gateway_under_test import Gateway, gateway
 from tests.unit.kafka.fake_broker import FakeBroker, api_versions
 from tideline.gateway.context import ApiKey
 from tideline.gateway.messages import messages
-from tideline.gateway.paired_broker import why_another
+from tideline.gateway.paired_broker import why_unfit
 from tideline.kafka.protocol import RequestHeader, decode_request, encode_response
 
 OURS = 1
@@ -27,10 +27,12 @@ class Kafka:
     def __init__(self, node: int) -> None:
         self.node = node
         self.may_describe = True
+        self.level: int | None = None
+        self.highest: dict[int, int] = {}
 
     async def __call__(self, header: RequestHeader, frame: bytes) -> bytes:
         if header.api_key != ApiKey.DESCRIBE_CONFIGS:
-            return api_versions(header)
+            return api_versions(header, self.level, highest=self.highest)
         return described(header, frame, self.node, may=self.may_describe)
 
 
@@ -61,7 +63,7 @@ def described(header: RequestHeader, frame: bytes, node: int, *, may: bool = Tru
 
 
 def beside(broker: FakeBroker) -> AbstractAsyncContextManager[Gateway]:
-    return gateway(broker, is_another=partial(why_another, broker_id=OURS))
+    return gateway(broker, why_unfit=partial(why_unfit, broker_id=OURS))
 
 
 async def is_let_in(made: Gateway) -> bool:
@@ -108,3 +110,40 @@ async def test_where_it_may_not_ask_the_settings_are_taken_for_right(node: int) 
     kafka.may_describe = False
     async with FakeBroker(kafka) as broker, beside(broker) as made:
         assert await is_let_in(made)
+
+
+async def test_a_gateway_beside_a_broker_that_is_too_old_accepts_nobody_until_it_is_upgraded() -> (
+    None
+):
+    kafka = Kafka(OURS)
+    kafka.level = 21
+    async with FakeBroker(kafka) as broker:
+        with capture_logs() as logged:
+            async with beside(broker) as made:
+                assert not await is_let_in(made)
+                kafka.level = 22
+                assert await is_let_in(made)
+    (told,) = [one for one in logged if one["log_level"] == "error"]
+    assert "not supported" in told["event"]
+    assert "metadata.version 21" in told["reason"]
+    assert "upgrade the brokers to 4.0" in told["reason"]
+
+
+async def test_a_broker_that_says_no_release_is_taken_unless_it_lacks_what_each_since_4_0_has() -> (
+    None
+):
+    """As one of ZooKeeper mode, which has no metadata.version."""
+    kafka = Kafka(OURS)
+    async with FakeBroker(kafka) as broker, beside(broker) as made:
+        assert await is_let_in(made)
+        kafka.highest[ApiKey.DESCRIBE_CLUSTER] = 1
+        with capture_logs() as logged:
+            assert not await is_let_in(made)
+    assert "before 4.0" in logged[0]["reason"]
+
+
+async def test_a_broker_that_knows_no_features_is_asked_for_no_more() -> None:
+    kafka = Kafka(OURS)
+    kafka.highest = {ApiKey.API_VERSIONS: 2, ApiKey.DESCRIBE_CONFIGS: 3}
+    async with FakeBroker(kafka) as broker, beside(broker) as made:
+        assert not await is_let_in(made), "it cannot be asked who it is either"

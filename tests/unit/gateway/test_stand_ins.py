@@ -50,11 +50,13 @@ class Kafka:
         self.cluster = {1: OWN, 2: OWN}
         """What each says that its cluster is."""
         self.held: asyncio.Event | None = None
+        self.level: int | None = None
+        """The metadata.version that both support; ``None``: they do not say."""
 
     def _answer_of(self, node: int) -> Any:
         async def answer(header: RequestHeader, request: bytes) -> bytes:
             if header.api_key == ApiKey.API_VERSIONS:
-                return api_versions(header)
+                return api_versions(header, self.level)
             if header.api_key in (ApiKey.METADATA, ApiKey.DESCRIBE_CLUSTER):
                 return encode_response(self._cluster(header, node), header.correlation_id)
             if header.api_key == ApiKey.DESCRIBE_CONFIGS:
@@ -270,6 +272,16 @@ async def test_nobody_is_accepted_for_a_broker_that_does_not_answer(scene: Scene
     await scene.look()
     await scene.look()
     assert await scene.refuses(scene.stand_in)
+
+
+async def test_nobody_is_accepted_for_a_broker_that_is_too_old(scene: Scene) -> None:
+    """Its own gateway accepts nobody for that reason, and so is away."""
+    scene.kafka.level = 21
+    await scene.other_registers(serving=False)
+    assert await scene.refuses(scene.stand_in)
+    scene.kafka.level = 29
+    await scene.look()
+    assert not await scene.refuses(scene.stand_in)
 
 
 def taken(*_: object) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import fields
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
 
@@ -13,6 +15,7 @@ from kio.schema.errors import ErrorCode
 from kio.static.primitive import i16
 
 from tests.support.waiting import bounded
+from tideline.gateway.messages import messages
 from tideline.kafka.protocol import (
     RequestHeader,
     decodable_versions,
@@ -27,16 +30,45 @@ UNHEARD_OF = 93
 """No Kafka has such an API yet."""
 
 
-def api_versions(header: RequestHeader) -> bytes:
-    """Every API that can be decoded, in versions that cannot too, and one that nobody knows."""
+SAYS_FEATURES = 3
+"""Version of ApiVersions."""
+
+
+def api_versions(
+    header: RequestHeader, level: int | None = None, *, highest: Mapping[int, int] | None = None
+) -> bytes:
+    """Every API that can be decoded, in versions that cannot too, and one that nobody knows.
+    ``level``: the highest metadata.version that it says to support. ``highest``: by API key, where
+    that is another one."""
     keys = [
-        ApiVersion(api_key=i16(key), min_version=i16(v.start), max_version=i16(v.stop + 2))
+        ApiVersion(
+            api_key=i16(key),
+            min_version=i16(v.start),
+            max_version=i16((highest or {}).get(key, v.stop + 2)),
+        )
         for key in range(UNHEARD_OF)
         if (v := decodable_versions(key))
     ]
     keys.append(ApiVersion(api_key=i16(UNHEARD_OF), min_version=i16(0), max_version=i16(0)))
-    message = ApiVersionsResponse(error_code=ErrorCode.none, api_keys=tuple(keys))
-    return encode_response(message, header.correlation_id)
+    if header.api_version < SAYS_FEATURES:
+        message = ApiVersionsResponse(error_code=ErrorCode.none, api_keys=tuple(keys))
+        return encode_response(message, header.correlation_id)
+    api = messages(header.api_key, header.api_version)
+    features = () if level is None else (("metadata.version", level),)
+    answer = api.response(
+        error_code=ErrorCode.none,
+        api_keys=tuple(
+            api.response_part("ApiVersion", **{f.name: getattr(k, f.name) for f in fields(k)})
+            for k in keys
+        ),
+        throttle_time=timedelta(0),
+        supported_features=tuple(
+            api.response_part("SupportedFeatureKey", name=n, min_version=i16(1), max_version=i16(m))
+            for n, m in features
+        ),
+        finalized_features=(),
+    )
+    return encode_response(answer, header.correlation_id)
 
 
 class FakeBroker:

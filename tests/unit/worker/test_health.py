@@ -11,8 +11,11 @@ import pytest
 
 from tests.ports import free_port
 from tests.support.waiting import HANGS_S
+from tests.unit.kafka.fake_broker import FakeBroker, api_versions
 from tideline import pages
-from tideline.errors import UnreachableError, UsageError
+from tideline.errors import RefusedError, UnreachableError, UsageError
+from tideline.kafka.client import KafkaCluster
+from tideline.kafka.protocol import RequestHeader
 from tideline.worker import app
 from tideline.worker.health import Health
 
@@ -73,3 +76,18 @@ async def test_a_part_that_comes_back_ends_the_wait() -> None:
 
     assert await app.retry_at_start(known, attempt) == "connected"
     assert known.waits_for == "Postgres is away"
+
+
+@pytest.mark.parametrize(("level", "refused"), [(21, True), (22, False), (None, False)])
+async def test_a_worker_does_not_start_beside_brokers_that_are_too_old(
+    level: int | None, refused: bool
+) -> None:
+    async def answer(header: RequestHeader, _: bytes) -> bytes:
+        return api_versions(header, level)
+
+    async with FakeBroker(answer) as broker, KafkaCluster([broker.address]) as cluster:
+        if not refused:
+            await app.refuse_old_brokers(cluster)
+            return
+        with pytest.raises(RefusedError, match=r"before 4\.0.*upgrade the brokers"):
+            await app.refuse_old_brokers(cluster)

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from tideline.background import cancel_and_wait, keep
-from tideline.errors import UsageError
+from tideline.errors import TidelineError, UsageError
 from tideline.gateway.context import ConnectionRegistry, Passing, Rules
 from tideline.gateway.metrics import BROKER_UP, LISTENING
 from tideline.gateway.room import Room
@@ -51,22 +51,18 @@ AWAY = (
     "the paired broker does not answer: connections are refused until it does. "
     "Start the broker, or correct TIDELINE_GATEWAY_BROKER"
 )
-ANOTHER = (
-    "the broker at TIDELINE_GATEWAY_BROKER is another one than TIDELINE_GATEWAY_BROKER_ID names: "
-    "connections are refused. Correct one of the two, and restart this gateway"
-)
 
 log = structlog.get_logger()
 Served = GatewayConnection | NativeConnection
-IsAnother = Callable[[KafkaConnection], Awaitable[str | None]]
-"""Why the broker of a connection is not the paired one; ``None``: it is. Raises
-:class:`KafkaUnavailable`."""
+WhyUnfit = Callable[[KafkaConnection], Awaitable[tuple[str, str] | None]]
+"""What an operator is told if nobody may be joined to the broker of a connection, as it is not the
+paired one or too old, and the reason; ``None``: it is fit. Raises :class:`KafkaUnavailable`."""
 
 
 class GatewayServer:
     """Serves clients on ``gateway_listen`` until it is stopped.
 
-    What always holds: while the paired broker does not answer, or another one answers in its place,
+    What always holds: while the paired broker does not answer, or is unfit or another one,
     no connection is accepted, so that clients hear at once, as from a dead broker, that they have
     to ask another one; and one that a client has is kept for as long as it is not owed an answer.
     """
@@ -79,10 +75,10 @@ class GatewayServer:
         room: Room | None = None,
         nodes: NodeAddresses | None = None,
         passing: Passing | None = None,
-        is_another: IsAnother | None = None,
+        why_unfit: WhyUnfit | None = None,
     ) -> None:
         """``nodes``: what clients are told of where each node is, if others may stand in.
-        ``is_another``: asked with each look at the broker; ``None``: whoever answers is right.
+        ``why_unfit``: asked with each look at the broker; ``None``: whoever answers is right.
         ``passing``: what the native transport may let pass, where it is wanted; ``None``: whatever
         no rule is due for, ever. Raises :class:`~tideline.kafka.wire.LibraryMissing` if it is
         wanted and not there."""
@@ -101,7 +97,7 @@ class GatewayServer:
         self._certificate = (
             ListenerCertificate(self._tls, self._encrypt_with) if self._tls is not None else None
         )
-        self._is_another = is_another
+        self._why_unfit = why_unfit
         self._broker_up: bool | None = None
         self._told: str | None = None
         """What was logged of the broker last."""
@@ -285,13 +281,12 @@ class GatewayServer:
         except (KafkaUnavailable, KafkaError) as error:
             return AWAY, str(error)
         try:
-            why = await self._is_another(connection) if self._is_another is not None else None
-        except (KafkaUnavailable, KafkaError) as error:
+            return await self._why_unfit(connection) if self._why_unfit is not None else None
+        except TidelineError as error:  # a version that it does not know, too
             return AWAY, str(error)
         finally:
             with contextlib.suppress(KafkaUnavailable):
                 connection.close()
-        return None if why is None else (ANOTHER, why)
 
 
 def _is_refusal(reason: str) -> bool:
