@@ -122,6 +122,10 @@ test: $(STAMP) ## what CI runs: all but tests/nightly, on one embedded stack
 test-all: $(STAMP) ## that and tests/nightly, where two processes have embedded stacks
 	@$(BIN)/pytest tests $(SIDE_BY_SIDE) --stacks 2 --hypothesis-profile "other examples" $(PYTEST_FLAGS)
 
+.PHONY: test-release
+test-release: $(STAMP) ## crossing, reads across B0, coverage and tiering on brokers of RELEASE=x.y.z (docs/stack.md)
+	@TIDELINE_KAFKA_RELEASE=$(RELEASE) $(BIN)/pytest tests/nightly/own_stack/test_kafka_releases.py $(PYTEST_FLAGS)
+
 .PHONY: test-unit
 test-unit: $(STAMP) ## unit tests, model, simulation and pages, which start nothing: two minutes
 	@$(BIN)/pytest tests/unit tests/history tests/simulation tests/model tests/pages $(SIDE_BY_SIDE) $(PYTEST_FLAGS)

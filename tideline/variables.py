@@ -18,6 +18,7 @@ OTHERS = {
     "TIDELINE_CONFIG": "the settings file: `.toml`, or lines `NAME=value`",
     "TIDELINE_CONTEXT": "which of the contexts of a `.toml` file is meant",
     "TIDELINE_HOME": "where the embedded stack keeps its files",
+    "TIDELINE_KAFKA_RELEASE": "the embedded stack: the release of its brokers, as `4.1.2`",
     "TIDELINE_GATEWAY_BOOTSTRAP": "in the embedded stack's `client.env`: the gateways' addresses, "
     "for scripts and clients",
     "TIDELINE_STACK": "marks the embedded stack's processes: whose they are",

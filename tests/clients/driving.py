@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tests import deaths
 from tests.support.waiting import HANGS_S, joined, stopped, until
-from tideline.stack.kafka_jars import SOURCES, libraries, tool_command
+from tideline.stack.kafka_jars import SOURCES, libraries, maven_options, tool_command
 
 INTEGRATION = Path(__file__).parents[1] / "integration"
 FETCH_TIMEOUT_S = 180
@@ -123,10 +123,11 @@ def java_command(ways: Path) -> list[str]:
 
 def streams_command(ways: Path, state: Path) -> list[str]:
     """Its jar comes from where those of the brokers come from, in their version."""
-    jars = libraries().output / "streams-libs"
-    version = re.search(r"<kafka.version>(.+)</", (SOURCES / "pom.xml").read_text())
-    assert version is not None
-    if not (jars / f"kafka-streams-{version[1]}.jar").exists():
+    built = libraries()
+    jars = built.output / "streams-libs"
+    pinned = re.search(r"<kafka.version>(.+)</", (SOURCES / "pom.xml").read_text())
+    assert pinned is not None
+    if not (jars / f"kafka-streams-{built.release or pinned[1]}.jar").exists():
         shutil.rmtree(jars, ignore_errors=True)
         pom = INTEGRATION / "java" / "pom.xml"
         _fetched(
@@ -137,7 +138,7 @@ def streams_command(ways: Path, state: Path) -> list[str]:
                 "--quiet",
                 "-f",
                 str(pom),
-                f"-Doutput={jars.parent}",
+                *maven_options(built),
                 "package",
             ],
         )

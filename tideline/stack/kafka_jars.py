@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from tideline.stack.home import exclusive
 from tideline.stack.kafka_classes import archive_classes, archived_classes
 
 SOURCES = shipped("infra/kafka")
+RELEASE = "TIDELINE_KAFKA_RELEASE"
+"""Names another release of Kafka than the one of ``pom.xml``."""
 BUILD_TIMEOUT_S = 900
 SHOWN_LOG_LINES = 25
 
@@ -25,6 +28,8 @@ class KafkaLibraries:
 
     output: Path
     config: Path = SOURCES / "config"
+    release: str | None = None
+    """``None``: the one of ``pom.xml``."""
 
     @property
     def broker(self) -> Path:
@@ -37,12 +42,26 @@ class KafkaLibraries:
 
 
 def libraries() -> KafkaLibraries:
-    """Beside the sources, or in the user's cache when those cannot be written."""
+    """Beside the sources, or in the user's cache when those cannot be written; of each release
+    that is asked for by :data:`RELEASE` in a place of its own. Raises :class:`StackError`."""
     output = SOURCES / "target"
     if not os.access(output if output.exists() else SOURCES, os.W_OK):
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         output = cache / "tideline" / "kafka"
-    return KafkaLibraries(output)
+    release = os.environ.get(RELEASE)
+    if not release:
+        return KafkaLibraries(output)
+    if not re.fullmatch(r"\d+\.\d+\.\d+", release):
+        raise StackError(
+            f"{RELEASE}={release!r} is no release of Kafka: write all three numbers, as 4.1.2"
+        )
+    return KafkaLibraries(output / release, release=release)
+
+
+def maven_options(jars: KafkaLibraries) -> list[str]:
+    """Where jars go, and of which release they are."""
+    options = [f"-Doutput={jars.output}"]
+    return options if jars.release is None else [*options, f"-Dkafka.version={jars.release}"]
 
 
 def java(executable: str = "java") -> str:
@@ -101,7 +120,7 @@ def ensure(jars: KafkaLibraries) -> None:
             shutil.rmtree(directory, ignore_errors=True)
         log = jars.output / "maven.log"
         with log.open("w") as output:
-            command = [maven, "--batch-mode", "--no-transfer-progress", f"-Doutput={jars.output}"]
+            command = [maven, "--batch-mode", "--no-transfer-progress", *maven_options(jars)]
             try:
                 code = subprocess.run(
                     [*command, "package"],

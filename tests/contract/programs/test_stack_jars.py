@@ -8,7 +8,7 @@ import pytest
 
 from tideline.stack import kafka_jars
 from tideline.stack.errors import StackError
-from tideline.stack.kafka_jars import KafkaLibraries, ensure, is_current
+from tideline.stack.kafka_jars import RELEASE, KafkaLibraries, ensure, is_current, libraries
 
 
 @pytest.fixture
@@ -65,3 +65,28 @@ def test_a_missing_maven_is_named_with_how_to_get_it(
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(StackError, match="apt-get install maven"):
         ensure(jars)
+
+
+def test_another_release_is_built_in_a_place_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_maven_that(f'echo "$@" > {tmp_path}/told', tmp_path, monkeypatch)
+    (tmp_path / "pom.xml").write_text("one")
+    monkeypatch.setattr(kafka_jars, "SOURCES", tmp_path)
+    monkeypatch.delenv(RELEASE, raising=False)
+    usual = libraries()
+    ensure(usual)
+    assert "kafka.version" not in (tmp_path / "told").read_text()
+    monkeypatch.setenv(RELEASE, "4.1.2")
+    other = libraries()
+    assert other.broker != usual.broker
+    assert not is_current(other)
+    ensure(other)
+    assert f"-Doutput={other.output} -Dkafka.version=4.1.2" in (tmp_path / "told").read_text()
+
+
+def test_what_is_no_release_is_refused_with_an_example(monkeypatch: pytest.MonkeyPatch) -> None:
+    for wrong in ("4.1", "latest", "../4.1.2"):
+        monkeypatch.setenv(RELEASE, wrong)
+        with pytest.raises(StackError, match=r"as 4\.1\.2"):
+            libraries()
