@@ -49,6 +49,7 @@ from tideline.gateway.messages import (
 from tideline.gateway.prefix_leader import PrefixLeaders, may_be_told
 from tideline.gateway.rights import Judged, TopicRights
 from tideline.gateway.tracking.view import TrackingView
+from tideline.kafka.errors import UnsupportedVersion
 
 CONSUMER = -1
 """Replica id of every client that is neither a broker nor a debugging consumer (-2)."""
@@ -257,12 +258,14 @@ _REFUSALS: Mapping[type[TidelineError], KafkaErrorCode] = {
     BoundaryUnset: FIND_ERRORS["BOUNDARY_UNSET"],
     TopicDeleted: FIND_ERRORS["TOPIC_DELETED"],
     OffsetOutOfRange: FIND_ERRORS["OFFSET_OUT_OF_RANGE"],
+    UnsupportedVersion: KafkaErrorCode.UNSUPPORTED_VERSION,
 }
-"""What Postgres says of a partition as an error, where its answer has no word for it."""
+"""What Postgres says of a partition as an error, where its answer has no word for it; and that a
+broker does not know what it is asked, which it will not know at the next try either."""
 
 
 def failure_code(failure: TidelineError) -> KafkaErrorCode:
-    """The answer when Postgres or S3 failed, or Postgres refused (seed 000 "Error semantics")."""
+    """The answer when Postgres, S3 or a broker failed or refused (seed 000 "Error semantics")."""
     if (refused := _REFUSALS.get(type(failure))) is not None:
         return refused
     transient = isinstance(failure, UnreachableError)

@@ -26,6 +26,7 @@ SHOWN = ("consumed = acknowledged", "coverage proves", "merged segments", "verif
 LONGER_THAN_EVER_S = 3_000
 
 
+@pytest.mark.timeout(LONGER_THAN_EVER_S + 300)
 @pytest.mark.parametrize("release", CHOSEN)
 def test_a_topic_crosses_is_read_covered_and_tiered(release: str, tmp_path: Path) -> None:
     process = os.environ.get("PYTEST_XDIST_WORKER", "one")
@@ -37,12 +38,11 @@ def test_a_topic_crosses_is_read_covered_and_tiered(release: str, tmp_path: Path
         ended = subprocess.run(
             [sys.executable, "-m", "tideline", *demo, "-o", "json"],
             env=os.environ | {RELEASE: release},
-            capture_output=True,
-            text=True,
+            stdin=subprocess.DEVNULL,
             timeout=LONGER_THAN_EVER_S,
             check=False,
         )
-        assert ended.returncode == 0, ended.stderr + ended.stdout
+        assert ended.returncode == 0, "what it said is shown as captured output"
         assert f"Kafka version: {release}" in _started(home)
         (proof,) = tmp_path.glob("*.json")
         done = " ".join(check["name"] for check in json.loads(proof.read_text())["checks"])

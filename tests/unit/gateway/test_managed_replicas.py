@@ -47,8 +47,10 @@ from tideline.gateway.admin import placing as placing_module
 from tideline.gateway.admin.placing import MOST_PARTITIONS, ReplicaPlacing
 from tideline.gateway.assembly import placing_of
 from tideline.gateway.messages import nested, no_throttle
+from tideline.gateway.per_partition import failure_code
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.cluster_layout import ClusterLayout
+from tideline.kafka.errors import UnsupportedVersion
 
 THREE = {1: "a", 2: "b", 3: "c"}
 
@@ -277,6 +279,19 @@ async def test_brokers_that_cannot_be_listed_make_the_creation_wait_for_another_
     (result,) = (await asked_of(kafka, wanting())).topics
     assert result.error_code is ErrorCode.request_timed_out
     assert "try again" in result.error_message
+
+
+async def test_what_a_broker_does_not_know_is_no_silence_and_not_to_be_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """``TimeoutException`` is retriable for Kafka's clients: they would ask until they give up."""
+    unknown = UnsupportedVersion("broker h:1 does not know version 2 of API 60")
+    monkeypatch.setattr(placing_module, "cluster_layout", AsyncMock(side_effect=unknown))
+    (result,) = (await asked_of(birth(), wanting())).topics
+    assert result.error_code is ErrorCode.unsupported_version
+    assert "version 2 of API 60" in result.error_message
+    assert "try again" not in result.error_message
+    assert not ErrorCode(failure_code(unknown)).retriable
 
 
 async def test_classic_topics_are_placed_as_they_were_asked_for() -> None:

@@ -24,7 +24,7 @@ from tests.unit.gateway.fakes import until
 from tests.unit.gateway.gateway_under_test import gateway
 from tests.unit.kafka.fake_broker import UNHEARD_OF, FakeBroker, api_versions
 from tideline.gateway import context
-from tideline.gateway.context import ApiKey, RequestContext, Rule, always
+from tideline.gateway.context import ApiKey, RequestContext, Rule, Rules, always
 from tideline.gateway.messages import messages
 from tideline.gateway.transport import connection as transport
 from tideline.gateway.transport.server import GatewayServer
@@ -712,6 +712,35 @@ async def test_what_is_not_offered_is_refused_as_a_broker_refuses_it(
         await client.send(frame(2, api_key, version))
         await client.disconnected()
         assert len(broker.frames) == seen
+
+
+async def test_every_api_in_a_version_above_the_highest_and_every_other_key_is_refused() -> None:
+    """Whoever asks past what he was told is disconnected, as by a broker
+    (``RequestContext.parseRequest``); neither a handler nor the broker sees it. Of ApiVersions,
+    which a client asks first, UNSUPPORTED_VERSION is the answer."""
+
+    async def sees_none(_: RequestContext) -> bytes:
+        raise AssertionError("a handler was asked")
+
+    rules: Rules = {
+        int(key): Rule(sees_none, always) for key in ApiKey if key != ApiKey.API_VERSIONS
+    }
+    async with FakeBroker(echo) as broker, gateway(broker, rules) as under_test:
+        offered = under_test.server._rewriter.offered
+        too_new = [(key, versions.stop) for key, versions in offered.items()]
+        unknown = [(key, 0) for key in (*range(128), 32_767, -1) if key not in offered]
+        assert len(too_new) > 60
+        for api_key, version in too_new + unknown:
+            client = await under_test.connect()
+            seen = len(broker.frames)
+            await client.send(frame(7, api_key, version))
+            if api_key == ApiKey.API_VERSIONS:
+                answer: Any = decode_response(await client.receive(), 18, 0)
+                assert answer.error_code is ErrorCode.unsupported_version
+                client.close()
+                continue
+            await client.disconnected()
+            assert len(broker.frames) == seen, (api_key, version)
 
 
 async def test_apis_of_a_newer_kafka_are_not_advertised() -> None:

@@ -26,8 +26,8 @@ from tideline.kafka.protocol import (
 Answer = Callable[[RequestHeader, bytes], Awaitable[bytes | None]]
 """Makes the response frame of a request; ``None``: no response."""
 
-UNHEARD_OF = 93
-"""No Kafka has such an API yet."""
+UNHEARD_OF = 95
+"""No Kafka to 4.4 has such an API."""
 
 
 SAYS_FEATURES = 3

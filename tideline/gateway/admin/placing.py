@@ -15,6 +15,7 @@ from kio.schema.errors import ErrorCode
 from kio.schema.types import BrokerId
 from kio.static.primitive import i16, i32
 
+from tideline.domain.kafka_release import UPGRADE
 from tideline.domain.placement import (
     place,
     refusal_of_assignment,
@@ -24,6 +25,7 @@ from tideline.errors import TidelineError
 from tideline.gateway.messages import nested
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.cluster_layout import ClusterLayout, cluster_layout
+from tideline.kafka.errors import UnsupportedVersion
 
 BY_DEFAULT = -1
 """Partitions, replicas: as many as the broker's default; beside an assignment: as it says."""
@@ -120,6 +122,11 @@ class ReplicaPlacing:
     async def _look(self) -> ClusterLayout:
         try:
             return await cluster_layout(self.cluster, self.gateways)
+        except UnsupportedVersion as error:
+            raise PlacementRefused(
+                ErrorCode.unsupported_version,
+                f"racks and replicas of the brokers cannot be known: {error}; {UPGRADE}",
+            ) from None
         except TidelineError as error:
             log.warning("placement.not_decided", why=str(error))
             raise PlacementRefused(
