@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from tideline.domain.broker_offers import Offer
 from tideline.domain.estimate import TopicScale
 from tideline.domain.foreign_text import some_of
 from tideline.domain.kafka_release import EXPIRES_BY_SIZE_RIGHT, UPGRADE, described, is_too_old
@@ -132,6 +133,8 @@ class PreflightObservation:
     brokers: tuple[int, ...] = ()
     metadata_version: int | None = None
     """Highest ``metadata.version`` level that every broker supports: tells their release."""
+    offers: tuple[Offer, ...] | None = ()
+    """Plugin, logins and listeners of the brokers, each that differs once."""
     synchronous_commit: str | None = None
     """Postgres' setting for the roles that write boundaries."""
     standbys_not_waited_for: tuple[str, ...] = ()
@@ -601,6 +604,23 @@ def _release(o: PreflightObservation) -> CheckResult:
     )
 
 
+def _offers(o: PreflightObservation) -> CheckResult:
+    name = "brokers_offer"
+    if o.offers is None:
+        found = "not every broker tells its configs"
+        return CheckResult(
+            name, Verdict.WARNING, found, "allow DESCRIBE_CONFIGS of the cluster (docs/rights.md)"
+        )
+    doubtful = [offer for offer in o.offers if offer.remedy]
+    return _result(
+        name,
+        doubtful,
+        "; ".join(offer.found for offer in doubtful or o.offers),
+        "; ".join(offer.remedy for offer in doubtful),
+        warn=True,
+    )
+
+
 def _size_retention(o: PreflightObservation) -> CheckResult:
     limit = o.configs.get("retention.bytes", "-1")
     mended = o.metadata_version is not None and o.metadata_version >= EXPIRES_BY_SIZE_RIGHT
@@ -710,6 +730,7 @@ CHECKS: tuple[Check, ...] = (
     _gateways,
     _versions,
     _release,
+    _offers,
     _size_retention,
     _copy_lag,
     _tiering_age,

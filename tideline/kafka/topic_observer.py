@@ -172,6 +172,11 @@ class TopicObserver:
         found = await self._one(BROKER_RESOURCE, str(node), node, (key,))
         return found[key][0] if key in found else None
 
+    async def configs_of_broker(self, node: int) -> dict[str, str | None]:
+        """Every config of one broker; ``None``: it does not tell the value."""
+        found = await self._one(BROKER_RESOURCE, str(node), node)
+        return {key: value for key, (value, _) in found.items()}
+
     async def topic_defaults(self, keys: Iterable[str]) -> BrokerDefaults:
         """What a topic has that sets none of ``keys``, as each live broker has it."""
         nodes = list(await self._cluster.nodes())

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from tideline import __version__
 from tideline.control_plane.model import GatewayRegistration, in_force, unaccounted_reason
+from tideline.domain.broker_offers import offers_of
 from tideline.domain.coverage import object_problem, txn_indexes_told_from
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.messages import PartitionRef
@@ -92,6 +93,9 @@ async def observe(
     )
     alive()
     level = await _or_none(services.topics.metadata_version())
+    offered = await _or_none(
+        asyncio.gather(*(services.topics.configs_of_broker(node) for node in nodes))
+    )
     attested = await _or_none(_attested(services))
     unaccounted = await _or_none(services.control_plane.unaccounted_incarnations())
     metadata_error, stuck, objects = await _remote_metadata(services, layout, configs, alive)
@@ -118,6 +122,7 @@ async def observe(
         acls=acls,
         brokers=tuple(nodes),
         metadata_version=level,
+        offers=None if offered is None else offers_of(offered),
         synchronous_commit=None if durability is None else durability.synchronous_commit,
         standbys_not_waited_for=() if durability is None else tuple(durability.not_waited_for),
         gateways=None if registrations is None else services.leases.health(registrations),

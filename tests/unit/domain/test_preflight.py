@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tideline.domain.broker_offers import Offer
 from tideline.domain.estimate import TopicScale
 from tideline.domain.preflight import (
     MOST_PARTITIONS,
@@ -150,7 +151,7 @@ def test_every_check_that_can_refuse_is_among_those_that_are_tried() -> None:
     """So that a new one is told over the wire only as far as it says itself."""
     only_warn = {"min_insync_replicas", "transactional_producers"}
     only_warn |= {"size_retention_race", "tiering_age", "partition_count", "topic_exists"}
-    only_warn |= {"remote_copy_lag"}
+    only_warn |= {"remote_copy_lag", "brokers_offer"}
     known = {c.name for c in judge(GOOD).checks}
     assert known - only_warn == {check for check, _ in BREAKS}
 
@@ -174,6 +175,13 @@ def test_where_kafka_has_mended_it_nobody_is_warned_of_the_race_of_size_retentio
     assert verdict("size_retention_race", **limited, metadata_version=30) is Verdict.WARNING
     assert verdict("size_retention_race", **limited, metadata_version=31) is Verdict.PASSED
     assert verdict("size_retention_race", **limited, metadata_version=None) is Verdict.WARNING
+
+
+def test_a_plugin_or_login_that_is_not_supported_is_a_warning_with_its_remedy() -> None:
+    doubtful = (Offer("fine"), Offer("GSSAPI", "another login"))
+    assert verdict("brokers_offer", offers=doubtful) is Verdict.WARNING
+    assert verdict("brokers_offer", offers=doubtful[:1]) is Verdict.PASSED
+    assert verdict("brokers_offer", offers=None) is Verdict.WARNING
 
 
 def test_brokers_that_do_not_say_their_release_are_unknown_and_not_refused() -> None:

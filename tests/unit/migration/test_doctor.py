@@ -10,7 +10,8 @@ import pytest
 from temporalio.api.taskqueue.v1 import PollerInfo
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueResponse
 
-from tideline.migration.doctor import Verdict, beside, elsewhere, late_puts, release
+from tideline.domain.broker_offers import AIVENS, PLUGIN
+from tideline.migration.doctor import Verdict, beside, elsewhere, late_puts, offers, release
 from tideline.object_store.late_put import LatePut
 from tideline.temporal import workers_polling
 
@@ -73,6 +74,17 @@ def test_the_release_of_the_brokers_is_told_and_one_that_is_too_old_fails(
     found = release(level)
     assert found.verdict is verdict
     assert said in found.found
+
+
+def test_what_brokers_offer_alike_is_told_once_and_what_is_not_supported_is_a_warning() -> None:
+    plain = {PLUGIN: AIVENS, "listeners": "PLAINTEXT://:1"}
+    other = {**plain, "rsm.config.encryption.enabled": None}
+    told = [(one.check, one.verdict) for one in offers([plain, plain, other])]
+    assert told == [
+        ("tiered storage plugin", Verdict.OK),
+        ("tiered storage plugin", Verdict.WARNING),
+        ("logins", Verdict.OK),
+    ]
 
 
 async def test_a_worker_that_has_ended_is_not_counted_for_as_long_as_temporal_remembers_it() -> (
