@@ -24,6 +24,7 @@ from tests.simulation.loop import Process
 from tideline.domain.authorization import ALL_OPERATIONS
 from tideline.gateway.context import ApiKey
 from tideline.gateway.messages import Messages, messages
+from tideline.kafka.client import METADATA_VERSION
 from tideline.kafka.framing import FrameProtocol
 from tideline.kafka.protocol import (
     RequestHeader,
@@ -43,6 +44,8 @@ OFFERED: dict[int, tuple[int, int]] = {
     ApiKey.CREATE_TOPICS: (7, 7),
     ApiKey.DELETE_TOPICS: (6, 6),
 }
+FIRST_OF_4_0 = 22
+"""Level of metadata.version."""
 DEBUG_CONSUMER = -2
 MAX_FRAME = 1 << 26
 PORT = 9092
@@ -117,6 +120,12 @@ def _versions(version: int, offered: dict[int, tuple[int, int]]) -> Any:
         )
         return ApiVersionsResponse(error_code=ErrorCode.none, api_keys=keys)
     api = messages(ApiKey.API_VERSIONS, version)
+    release = api.response_part(
+        "SupportedFeatureKey",
+        name=METADATA_VERSION,
+        min_version=i16(FIRST_OF_4_0),
+        max_version=i16(FIRST_OF_4_0),
+    )
     return api.response(
         error_code=ErrorCode.none,
         api_keys=tuple(
@@ -124,6 +133,7 @@ def _versions(version: int, offered: dict[int, tuple[int, int]]) -> Any:
             for key, (low, high) in offered.items()
         ),
         throttle_time=timedelta(0),
+        supported_features=(release,),
     )
 
 
