@@ -283,7 +283,7 @@ async def update(
                     R,
                     await handle.execute_update(
                         name,
-                        args=[] if given is None else [given],
+                        given,
                         result_type=answer,
                         rpc_timeout=_UPDATED_WITHIN,
                     ),

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, ClassVar, NoReturn
 
 from temporalio import workflow
+from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
@@ -46,6 +47,7 @@ with workflow.unsafe.imports_passed_through():
         WaitsFor,
     )
     from tideline.domain.migration import PHASE_ORDER, UNDEFINED_OFFSET, Phase, phase_rule
+    from tideline.domain.operator_choices import DECIDER
     from tideline.domain.options import MigrationOptions
     from workflows import phases
     from workflows.calls import (
@@ -58,6 +60,7 @@ with workflow.unsafe.imports_passed_through():
         quick,
         tried_in_process,
     )
+    from workflows.given import NO_INPUT, accept
     from workflows.reporting import (
         Reporter,
         SearchAttributes,
@@ -440,13 +443,13 @@ class PartitionMigration:
             self._report()
 
     @workflow.update(name=Update.PAUSE)
-    def pause(self) -> PauseOutcome:
+    def pause(self, raw: RawValue = NO_INPUT) -> PauseOutcome:
         """Stop before the next phase that may be paused; a write pause is finished first."""
         self._state.paused = True
         return PauseOutcome(True, "stops before the next phase; a write pause is finished first")
 
     @workflow.update(name=Update.RESUME)
-    def resume(self) -> PauseOutcome:
+    def resume(self, raw: RawValue = NO_INPUT) -> PauseOutcome:
         """Go on, and try again at once what is being waited for."""
         self._state.paused = False
         self._retrying.retry_now()
@@ -455,14 +458,9 @@ class PartitionMigration:
         return PauseOutcome(False, "goes on")
 
     @pause.validator
-    def _may_pause(self) -> None:
-        self._must_run()
-
     @resume.validator
-    def _may_resume(self) -> None:
-        self._must_run()
-
-    def _must_run(self) -> None:
+    def _may_steer(self, raw: RawValue = NO_INPUT) -> None:
+        accept(DECIDER, raw)
         if has_ended(self._state):
             raise ApplicationError(
                 f"{self._ref.topic}-{self._ref.partition} has ended ({self._state.phase}): "

@@ -12,7 +12,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from temporalio import workflow
-from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
@@ -29,6 +28,7 @@ with workflow.unsafe.imports_passed_through():
         configs_of,
     )
     from tideline.domain.tiered_storage_change import (
+        SWITCH,
         TIERED_STORAGE_WORKFLOW,
         ConfigsToSet,
         DeletionLook,
@@ -57,11 +57,10 @@ with workflow.unsafe.imports_passed_through():
         perform,
         slow,
     )
+    from workflows.given import INVALID_INPUT, NO_INPUT, accept, accepted, typed
     from workflows.phases import TOPIC_IS_GONE
     from workflows.reporting import SearchAttributes, markdown_table, now
 
-INVALID_INPUT = "InvalidInput"
-NO_INPUT = RawValue(Payload())
 REFUSALS = (failures.REFUSED, *TOPIC_IS_GONE)
 REVIEWING, ENDED = "reviewing", "ended"
 LOOK_AGAIN = (timedelta(seconds=1), timedelta(seconds=30))
@@ -102,13 +101,9 @@ class TieredStorageChange:
             self._refusal = str(error)
 
     def _read(self, raw: RawValue) -> None:
-        converter = workflow.payload_converter()
-        try:
-            value = converter.from_payload(raw.payload) if raw is not NO_INPUT else None
-        except Exception as error:
-            raise InvalidMigrationInput(f"the input is not JSON: {error}") from error
+        value = typed(raw)
         if isinstance(value, dict) and "continued" in value:
-            self._progress = converter.from_payload(raw.payload, ContinuedChange).continued
+            self._progress = accepted(ContinuedChange, raw).continued
         else:
             self._given = parse_change(value)
 
@@ -304,10 +299,10 @@ class TieredStorageChange:
         return replace(given, before_hold=progress.users) if progress.held else None
 
     @workflow.update(name=TieredStorageUpdate.TARGET)
-    async def target(self, given: TieredStorageInput) -> TieredStorageStatus:
+    async def target(self, raw: RawValue = NO_INPUT) -> TieredStorageStatus:
         """Another target from now on; the one of before is not pursued any more. Refused, and
         nothing changes, where a start with this target would be."""
-        progress = self._current()
+        progress, given = self._current(), accepted(TieredStorageInput, raw)
         try:
             await perform(REVIEW, ReviewRequest(progress.ref, given))
         except CallFailed as failure:
@@ -318,16 +313,11 @@ class TieredStorageChange:
         return self.status()
 
     @target.validator
-    def _may_have_target(self, given: TieredStorageInput) -> None:
-        topic = self._current().ref.topic
-        try:
-            parse_change(to_json(given))
-        except InvalidMigrationInput as error:
-            raise ApplicationError(str(error), type=failures.REFUSED) from error
-        if given.topic != topic or given.target not in list(Target):
+    def _may_have_target(self, raw: RawValue = NO_INPUT) -> None:
+        given, topic = accept(SWITCH, raw), self._current().ref.topic
+        if given.topic != topic:
             raise ApplicationError(
-                f"{given.topic!r}, {given.target!r}: no target of {topic!r}; choose among "
-                f"{', '.join(Target)}",
+                f"topic: {given.topic!r}; this workflow is of {topic!r}, name that one",
                 type=failures.REFUSED,
             )
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from datetime import timedelta
 
 from temporalio import workflow
-from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
@@ -34,6 +33,8 @@ with workflow.unsafe.imports_passed_through():
     )
     from tideline.domain.migration_input import InvalidMigrationInput, parse_migration_input
     from tideline.domain.operator_choices import (
+        DECIDER,
+        UPDATES,
         CompletionOutcome,
         ConfigureOutcome,
         ConfigureRequest,
@@ -53,13 +54,11 @@ with workflow.unsafe.imports_passed_through():
     )
     from workflows.fan_out import LETS_THROUGH
     from workflows.following import Following, follow
+    from workflows.given import INVALID_INPUT, NO_INPUT, accept, accepted, typed
     from workflows.reporting import SearchAttributes, markdown_table, now
     from workflows.topic_run import REFUSALS, Continued, TopicRun, refused, undecided
     from workflows.topic_state import Stage, TopicState
 
-INVALID_INPUT = "InvalidInput"
-NO_INPUT = RawValue(Payload())
-"""Started without any input, as the Temporal UI allows."""
 FOLLOWS_BY_TIMER = "a-follower-waits-on-a-timer"
 """Patch: before it an activity waited for the followed workflow, and held a place meanwhile."""
 JOINED_FOR = timedelta(days=365)
@@ -85,21 +84,14 @@ class TopicMigration:
             self._refusal = str(error)
 
     def _read(self, raw: RawValue) -> None:
-        if raw is NO_INPUT:
-            self._given = parse_migration_input(None)
-            return
-        converter = workflow.payload_converter()
-        try:
-            value = converter.from_payload(raw.payload)
-        except Exception as error:
-            raise InvalidMigrationInput(f"the input is not JSON: {error}") from error
+        value = typed(raw)
         if isinstance(value, dict) and "continued" in value:
-            state = converter.from_payload(raw.payload, Continued).continued
+            state = accepted(Continued, raw).continued
             state.begin()  # signals of the first task come before :meth:`run`
             state.decide(lets_through=workflow.patched(LETS_THROUGH))
             self._run = TopicRun(state, self._changed)
         elif isinstance(value, dict) and "follows" in value:
-            self._following = converter.from_payload(raw.payload, Following).follows
+            self._following = accepted(Following, raw).follows
         else:
             self._given = parse_migration_input(value)
 
@@ -204,12 +196,12 @@ class TopicMigration:
             self._changed()
 
     @workflow.update(name=Update.PAUSE)
-    def pause(self) -> PauseOutcome:
+    def pause(self, raw: RawValue = NO_INPUT) -> PauseOutcome:
         """No partition begins another phase; write pauses that run are finished first."""
         return self._set_paused(True, "no further phase begins; running write pauses are finished")
 
     @workflow.update(name=Update.RESUME)
-    def resume(self) -> PauseOutcome:
+    def resume(self, raw: RawValue = NO_INPUT) -> PauseOutcome:
         """Go on, and try again at once what is being waited for."""
         outcome = self._set_paused(False, "goes on")
         self._running().retrying.retry_now()
@@ -217,7 +209,7 @@ class TopicMigration:
         return outcome
 
     @workflow.update(name=Update.ABORT)
-    async def abort(self) -> AbortDecision:
+    async def abort(self, raw: RawValue = NO_INPUT) -> AbortDecision:
         """Undo everything, if no partition has its B0 yet. Says whether that was so."""
         try:
             return await self._running().decide_abort()
@@ -227,61 +219,53 @@ class TopicMigration:
             ) from failure
 
     @workflow.update(name=Update.CONFIGURE)
-    async def configure(self, request: ConfigureRequest) -> ConfigureOutcome:
+    async def configure(self, raw: RawValue = NO_INPUT) -> ConfigureOutcome:
         """Other options from now on, in every partition: in force with its next try."""
         try:
-            return await self._running().configure(request)
+            return await self._running().configure(accepted(ConfigureRequest, raw))
         except CallFailed as failure:
             raise undecided("options were not changed", failure) from failure
 
     @workflow.update(name=Update.COMPLETE)
-    async def complete(self, decider: Decider) -> CompletionOutcome:
+    async def complete(self, raw: RawValue = NO_INPUT) -> CompletionOutcome:
         """Freeze copying and seal the classic log although prefixes are not complete."""
         try:
-            return await self._running().force_completion(decider)
+            return await self._running().force_completion(accepted(Decider, raw))
         except CallFailed as failure:
             raise undecided("the completion was not forced", failure) from failure
 
     @workflow.update(name=Update.ACCEPT_GAP)
-    async def accept_gap(self, request: GapRequest) -> GapOutcome:
+    async def accept_gap(self, raw: RawValue = NO_INPUT) -> GapOutcome:
         """Give up a range below B0 that no replica and no remote segment holds."""
         run = self._running()
         try:
-            accept = slow(TopicActivity.ACCEPT_GAP, GapOutcome)
-            outcome: GapOutcome = await perform(accept, GapStep(run.state.ref, request))
+            call = slow(TopicActivity.ACCEPT_GAP, GapOutcome)
+            step = GapStep(run.state.ref, accepted(GapRequest, raw))
+            outcome: GapOutcome = await perform(call, step)
         except CallFailed as failure:
             raise undecided("the gap was not accepted", failure) from failure
         run.fan_out.steer_all()
         return outcome
 
     @configure.validator
-    def _may_configure(self, request: ConfigureRequest) -> None:
-        why = request.decider.problem() or self._running().problem_with(request)
-        if why:
-            raise ApplicationError(why, type=failures.REFUSED)
-
-    @complete.validator
-    def _may_complete(self, decider: Decider) -> None:
-        self._running()
-        if why := decider.problem():
+    def _may_configure(self, raw: RawValue = NO_INPUT) -> None:
+        request = accept(UPDATES[Update.CONFIGURE], raw)
+        if why := self._running().problem_with(request):
             raise ApplicationError(why, type=failures.REFUSED)
 
     @accept_gap.validator
-    def _may_accept_gap(self, request: GapRequest) -> None:
+    def _may_accept_gap(self, raw: RawValue = NO_INPUT) -> None:
+        request = accept(UPDATES[Update.ACCEPT_GAP], raw)
         reports = self._running().state.partitions
         if why := request.problem([report.boundary for report in reports]):
             raise ApplicationError(why, type=failures.REFUSED)
 
     @pause.validator
-    def _may_pause(self) -> None:
-        self._running()
-
     @resume.validator
-    def _may_resume(self) -> None:
-        self._running()
-
     @abort.validator
-    def _may_abort(self) -> None:
+    @complete.validator
+    def _may_steer(self, raw: RawValue = NO_INPUT) -> None:
+        accept(DECIDER, raw)
         self._running()
 
     def _set_paused(self, paused: bool, explanation: str) -> PauseOutcome:

@@ -414,8 +414,6 @@ class TopicRun:
             _, changed = changed_options(self.state.options, request.options)
         except InvalidMigrationInput as error:
             return str(error)
-        if not request.options:
-            return "options: none is named; name at least one"
         state = self.state
         progress = Progress(
             armed=state.armed,

@@ -55,7 +55,7 @@ async def abort(world: World, client: Client) -> WorkflowHandle[Any, Any]:
     held = world.hold(Phase.DRAIN_TRANSACTIONS)
     handle = await world.start(client)
     await world.reached[Phase.DRAIN_TRANSACTIONS].wait()
-    await handle.execute_update("abort")
+    await handle.execute_update("abort", ADA)
     held.set()
     await ended(handle)
     return handle
@@ -66,7 +66,7 @@ async def late_abort(world: World, client: Client) -> WorkflowHandle[Any, Any]:
     held = world.hold(Phase.ZOMBIE_CLEANUP)
     handle = await world.start(client)
     await world.reached[Phase.ZOMBIE_CLEANUP].wait()
-    await handle.execute_update("abort")
+    await handle.execute_update("abort", ADA)
     held.set()
     await ended(handle)
     return handle
@@ -90,14 +90,14 @@ async def pause_and_resume(world: World, client: Client) -> WorkflowHandle[Any, 
     held = world.hold(Phase.DRAIN_TRANSACTIONS)
     handle = await world.start(client)
     await world.reached[Phase.DRAIN_TRANSACTIONS].wait()
-    await handle.execute_update("pause")
+    await handle.execute_update("pause", ADA)
     child = client.get_workflow_handle(world.ref.partition_workflow_id(0))
     while not (await child.query("status"))["paused"]:  # noqa: ASYNC110 - asks a server
         await asyncio.sleep(0.05)
     held.set()
     while "paused" not in (await child.query("status"))["waiting_reason"]:  # noqa: ASYNC110
         await asyncio.sleep(0.05)
-    await handle.execute_update("resume")
+    await handle.execute_update("resume", ADA)
     await ended(handle)
     return handle
 
@@ -132,7 +132,7 @@ async def called_off(world: World, client: Client) -> WorkflowHandle[Any, Any]:
     handle = await world.start(client)
     while world.count(Phase.DRAIN_TRANSACTIONS) < 4:  # noqa: ASYNC110 - asks a world
         await asyncio.sleep(0.05)
-    await handle.execute_update(Update.ABORT)
+    await handle.execute_update(Update.ABORT, ADA)
     await ended(handle)
     return handle
 
@@ -194,7 +194,7 @@ async def place_never_came(world: World, client: Client) -> WorkflowHandle[Any, 
     handle = await world.start(client)
     while world.count(TopicActivity.TAKE_PLACE) < 2:  # noqa: ASYNC110 - asks a world
         await asyncio.sleep(0.05)
-    await handle.execute_update(Update.ABORT)
+    await handle.execute_update(Update.ABORT, ADA)
     await ended(handle)
     return handle
 
@@ -217,9 +217,9 @@ async def asked_for_each_pause(world: World, client: Client) -> WorkflowHandle[A
     held = world.hold(Phase.DRAIN_TRANSACTIONS)
     handle = await world.start(client)
     await world.reached[Phase.DRAIN_TRANSACTIONS].wait()
-    await handle.execute_update("pause")
+    await handle.execute_update("pause", ADA)
     held.set()
-    await handle.execute_update("resume")
+    await handle.execute_update("resume", ADA)
     await ended(handle)
     return handle
 

@@ -170,12 +170,12 @@ class Temporal:
 
         return SimpleNamespace(signal=signal)
 
-    async def update(self, id: str, name: str) -> Any:
+    async def update(self, id: str, name: str, given: Any) -> Any:
         """An operator's update of the workflow ``id``."""
         found = self.executions[id]
         token = _current.set(found)
         try:
-            return await getattr(found.instance, name)()
+            return await getattr(found.instance, name)(RawValue(_to_payload(given)))
         finally:
             _current.reset(token)
 

@@ -44,6 +44,7 @@ from tideline.domain.messages import (
     TopicStep,
 )
 from tideline.domain.migration import Phase
+from tideline.domain.operator_choices import Decider
 from tideline.kafka import log_reader
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.errors import KafkaError
@@ -313,7 +314,9 @@ class Driver:
 
         async def ask() -> None:
             try:
-                decision = await self.temporal.update(self._running, "abort")
+                decision = await self.temporal.update(
+                    self._running, "abort", Decider("ada", "called off")
+                )
             except (ApplicationError, KeyError) as error:
                 self._history.note(f"abort refused: {error}")
             else:

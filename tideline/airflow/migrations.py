@@ -19,6 +19,7 @@ from tideline.domain.messages import (
     Update,
 )
 from tideline.domain.migration_input import InvalidMigrationInput, parse_migration_input
+from tideline.domain.operator_choices import Decider
 from tideline.domain.preflight import PreflightReport
 from tideline.errors import UsageError
 from tideline.migration.connections import open_services
@@ -29,6 +30,7 @@ from tideline.temporal import TemporalUnavailable, temporal_errors
 
 T = TypeVar("T")
 CALL_TIMEOUT_S = 10.0
+TASK_ENDED = Decider("airflow", "the task was marked or cleared, and abort_when_killed is set")
 
 
 def target() -> Target:
@@ -91,7 +93,7 @@ async def ask_for_abort(workflow_id: str) -> AbortDecision:
 
     def abort(client: Client) -> Awaitable[AbortDecision]:
         handle = client.get_workflow_handle(workflow_id)
-        return temporal.update(handle, Update.ABORT, None, AbortDecision)
+        return temporal.update(handle, Update.ABORT, TASK_ENDED, AbortDecision)
 
     return await called(load(TemporalSettings), abort)
 

@@ -3,7 +3,6 @@ each kept with who decided it and why."""
 
 from __future__ import annotations
 
-import getpass
 from dataclasses import asdict
 from typing import Annotated, Any
 from uuid import UUID
@@ -21,7 +20,7 @@ from tideline.cli.output import (
     run,
     topic_name,
 )
-from tideline.cli.steer import TopicArgument, update
+from tideline.cli.steer import TopicArgument, decider_of, update
 from tideline.cli.writing import changing_plane, changing_services
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.log_gap import in_words
@@ -48,13 +47,6 @@ gaps = typer.Typer(help="Log gaps below B0 that nobody can fill.", no_args_is_he
 requests = typer.Typer(help="Requests to migrate by config change.", no_args_is_help=True)
 
 
-def _decider(by: str | None, reason: str) -> Decider:
-    decider = Decider(by or getpass.getuser(), reason)
-    if decider.problem():
-        raise UsageError(f"--by and --reason: {decider.problem()}")
-    return decider
-
-
 def configure(
     topic: TopicArgument,
     reason: ReasonOption,
@@ -64,7 +56,7 @@ def configure(
 ) -> None:
     """Change options of the migration of TOPIC that runs, also past the first B0."""
     options = _parsed(option)
-    given = ConfigureRequest(options, _decider(by, reason))
+    given = ConfigureRequest(options, decider_of(by, reason))
     outcome = run(update(topic_name(topic), Update.CONFIGURE, ConfigureOutcome, given))
     if output is Format.JSON:
         echo_json(asdict(outcome))
@@ -115,7 +107,7 @@ def complete(
             f"the migration of {topic!r} completes by itself when every prefix is whole in remote "
             "storage. To freeze copying and seal the classic log before, add --force"
         )
-    decider = _decider(by, reason)
+    decider = decider_of(by, reason)
     outcome = run(update(topic_name(topic), Update.COMPLETE, CompletionOutcome, decider))
     if output is Format.JSON:
         echo_json(asdict(outcome))
@@ -194,7 +186,7 @@ def accept_gap(
     For ever."""
     if first >= end:
         raise UsageError(f"--from {first} --to {end}: the range is empty; --to is behind it")
-    decider = _decider(by, reason)
+    decider = decider_of(by, reason)
     outcome = run(_accept_gap(topic_name(topic), partition, first, end, decider))
     if output is Format.JSON:
         echo_json(asdict(outcome))
@@ -243,7 +235,7 @@ def call_off(
     output: FormatOption = Format.TABLE,
 ) -> None:
     """Do not start what was asked for and is still being tried."""
-    name, decider = topic_name(topic), _decider(by, reason)
+    name, decider = topic_name(topic), decider_of(by, reason)
     topic_id = run(_call_off(name, decider))
     if output is Format.JSON:
         echo_json({"topic": name, "topic_id": topic_id, "state": "called_off"})

@@ -85,7 +85,8 @@ class TopicActivity(StrEnum):
     it is closed and B0 is unset; otherwise changes nothing."""
 
     RECORD_CONFIGURATION = "record_configuration"
-    """``ConfigurationRecord`` -> nothing: who changed options of a running migration, and why."""
+    """``ConfigurationRecord`` -> nothing: who changed options of a running migration, or paused,
+    resumed or aborted it, and why."""
     FORCE_COMPLETION = "force_completion"
     """``CompletionRequest`` -> ``CompletionOutcome``. Fails as Refused while a partition has no
     B0."""

@@ -8,22 +8,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from tideline.domain.messages import TopicRef
-from tideline.domain.migration_input import parse_options
+from tideline.domain.messages import TopicRef, Update
+from tideline.domain.migration_input import (
+    InvalidMigrationInput,
+    Shape,
+    parse_options,
+    read_options,
+    text,
+    whole_number,
+)
 from tideline.domain.options import MigrationOptions
 
 
 @dataclass(frozen=True, slots=True)
 class Decider:
-    """Who decides, and why. Neither may be empty."""
+    """Who decides, and why. Neither is empty."""
 
     by: str
     why: str
-
-    def problem(self) -> str:
-        """What is missing, or empty."""
-        missing = [name for name, said in (("by", self.by), ("why", self.why)) if not said.strip()]
-        return f"{' and '.join(missing)}: missing; say who decides and why" if missing else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +46,15 @@ class ConfigureOutcome:
 
 @dataclass(frozen=True, slots=True)
 class ConfigurationRecord:
-    """What is to be kept of a ``configure``."""
+    """What is to be kept of a ``configure``, a ``pause``, a ``resume`` or an ``abort``."""
 
     ref: TopicRef
     decider: Decider
-    changed: dict[str, list[Any]]
+    changed: dict[str, Any]
+    """Options by name, before and after; of an abort, its decision."""
+    action: str = "configure"
+    partition: int | None = None
+    """``None``: the whole topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +84,6 @@ class GapRequest:
     def problem(self, boundaries: Sequence[int]) -> str | None:
         """Why it cannot be asked of a topic with these B0 by partition (-1: not known here, so
         Postgres compares it); ``None``: it can."""
-        if why := self.decider.problem():
-            return why
         if not 0 <= self.partition < len(boundaries):
             return (
                 f"partition {self.partition}: the migration has {len(boundaries)}, numbered from "
@@ -114,6 +118,38 @@ class GapOutcome:
     """Of each replica, by node id, exclusive."""
     remote_end: int = -1
     """Where remote segments end, exclusive; -1: there are none."""
+
+
+def _changes(name: str, value: object) -> dict[str, Any]:
+    """Options by name, as they were written: only these change."""
+    read_options(name, value)
+    if not isinstance(value, Mapping) or not value:
+        raise InvalidMigrationInput(f"{name}: none is named; name at least one")
+    return dict(value)
+
+
+_EXAMPLE = '{"by": "ada", "why": "incident 12"}'
+DECIDER = Shape(Decider, {"by": text, "why": text}, _EXAMPLE)
+_OFFSET = whole_number(0, 2**63 - 1)
+UPDATES: dict[Update, Shape[Any]] = {
+    **dict.fromkeys((Update.PAUSE, Update.RESUME, Update.ABORT, Update.COMPLETE), DECIDER),
+    Update.CONFIGURE: Shape(
+        ConfigureRequest,
+        {"options": _changes, "decider": DECIDER.member},
+        f'{{"options": {{"parallel_partitions": 2}}, "decider": {_EXAMPLE}}}',
+    ),
+    Update.ACCEPT_GAP: Shape(
+        GapRequest,
+        {
+            "partition": whole_number(0, 2**31 - 1),
+            "first": _OFFSET,
+            "end": _OFFSET,
+            "decider": DECIDER.member,
+        },
+        f'{{"partition": 3, "first": 100, "end": 120, "decider": {_EXAMPLE}}}',
+    ),
+}
+"""Input of each update. Of which topic, the workflow that is asked knows."""
 
 
 @dataclass(frozen=True, slots=True)

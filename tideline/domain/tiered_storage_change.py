@@ -6,13 +6,19 @@ dataclasses of plain values: ``{"topic": "orders", "target": "read-only"}`` star
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
 from tideline.domain.messages import TopicRef
-from tideline.domain.migration_input import InvalidMigrationInput, parse_migration_input
+from tideline.domain.migration_input import (
+    InvalidMigrationInput,
+    Shape,
+    choice,
+    requester,
+    topic_name,
+    whole_number,
+)
 from tideline.domain.tiered_storage import AS_THE_TOTAL, LocalRetention, Target
 
 TIERED_STORAGE_WORKFLOW = "TieredStorageChange"
@@ -22,7 +28,6 @@ LONGEST_GRACE_S = 30 * 24 * 3600
 """Kafka deletes within minutes, or never."""
 BIGGEST = 2**63 - 1
 """Of Kafka's configs of this kind."""
-EXAMPLE = '{"topic": "orders", "target": "read-only"}'
 
 
 class TieredStorageActivity(StrEnum):
@@ -169,58 +174,40 @@ class TieredStorageProgress:
 def parse_change(given: object) -> TieredStorageInput:
     """The input of a ``TieredStorageChange``.
 
-    Raises :class:`InvalidMigrationInput`, naming the field, the rule and the remedy.
+    Raises :class:`InvalidMigrationInput`, naming the field, the rule and an example.
     """
-    if not isinstance(given, Mapping):
-        raise InvalidMigrationInput(f"write a JSON object, for example {EXAMPLE}")
-    known = {f.name for f in fields(TieredStorageInput)}
-    if unknown := sorted(set(given) - known):
-        raise InvalidMigrationInput(
-            f"{unknown[0]}: no such field; known are {', '.join(sorted(known))}"
-        )
-    about = {key: given[key] for key in ("topic", "requested_by") if key in given}
-    read = parse_migration_input(about)
-    target = given.get("target")
-    if target not in list(Target):
-        raise InvalidMigrationInput(
-            f"target: {target!r}; choose among {', '.join(Target)}, for example {EXAMPLE}"
-        )
-    return TieredStorageInput(
-        read.topic,
-        str(target),
-        _number(given, "local_retention_ms", None, -2, BIGGEST),
-        _number(given, "local_retention_bytes", None, -2, BIGGEST),
-        _number(given, "collect_after_s", COLLECT_AFTER_S, 0, LONGEST_GRACE_S) or 0,
-        read.requested_by,
-        _before_hold(given.get("before_hold")),
-    )
-
-
-def _before_hold(value: object) -> LocalRetention | None:
-    if value is None:
-        return None
-    keys = {f.name for f in fields(LocalRetention)}
-    if not isinstance(value, Mapping) or not set(value) <= keys:
-        raise InvalidMigrationInput(f"before_hold: {value!r}; write an object of {sorted(keys)}")
-    if wrong := [v for v in value.values() if not (v is None or isinstance(v, str))]:
-        raise InvalidMigrationInput(f"before_hold: {wrong[0]!r}; values are strings, or null")
-    return LocalRetention(**value)
-
-
-def _number(
-    given: Mapping[str, Any], name: str, default: int | None, low: int, high: int
-) -> int | None:
-    value = given.get(name, default)
-    if value is None:
-        return default
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise InvalidMigrationInput(f"{name}: {value!r}; write a whole number from {low} to {high}")
-    return value
+    return SWITCH.read(given)
 
 
 def to_json(given: TieredStorageInput) -> dict[str, Any]:
     """The inverse of :func:`parse_change`."""
     return asdict(given)
+
+
+def _kafkas(name: str, value: object) -> str | None:
+    """A config as Kafka has it; null: not set."""
+    if value is not None and not isinstance(value, str):
+        raise InvalidMigrationInput(f"{name}: {value!r}; values are strings, or null")
+    return value
+
+
+SWITCH = Shape(
+    TieredStorageInput,
+    {
+        "topic": topic_name,
+        "target": choice(Target),
+        "local_retention_ms": whole_number(-2, BIGGEST),
+        "local_retention_bytes": whole_number(-2, BIGGEST),
+        "collect_after_s": whole_number(0, LONGEST_GRACE_S),
+        "requested_by": requester,
+        "before_hold": Shape(
+            LocalRetention, {"ms": _kafkas, "bytes": _kafkas}, "", frozenset({"ms", "bytes"})
+        ).member,
+    },
+    '{"topic": "orders", "target": "read-only"}',
+    frozenset({f.name for f in fields(TieredStorageInput)} - {"topic", "target"}),
+)
+"""Input of a ``TieredStorageChange``, and of its update ``target``."""
 
 
 def users_local_retention(given: TieredStorageInput, found: LocalRetention) -> LocalRetention:

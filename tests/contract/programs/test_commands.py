@@ -157,21 +157,21 @@ def answered(monkeypatch: pytest.MonkeyPatch, outcome: Any) -> None:
 
 def test_an_abort_that_lost_is_refused_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     answered(monkeypatch, AbortDecision(False, "partition 2 has B0 = 40"))
-    result = runner.invoke(app, ["abort", "orders"])
+    result = runner.invoke(app, ["abort", "orders", "--reason", "r"])
     assert isinstance(result.exception, RefusedError)
     assert "B0 = 40" in str(result.exception)
 
 
 def test_an_abort_that_won_says_what_follows(monkeypatch: pytest.MonkeyPatch) -> None:
     answered(monkeypatch, AbortDecision(True))
-    result = runner.invoke(app, ["abort", "orders"])
+    result = runner.invoke(app, ["abort", "orders", "--reason", "r"])
     assert result.exit_code == ExitCode.OK
     assert "being restored" in result.output
 
 
 def test_steering_answers_programs_in_json(monkeypatch: pytest.MonkeyPatch) -> None:
     answered(monkeypatch, PauseOutcome(True, "stops"))
-    result = runner.invoke(app, ["pause", "orders", "-o", "json"])
+    result = runner.invoke(app, ["pause", "orders", "--reason", "r", "-o", "json"])
     assert json.loads(result.stdout) == {"paused": True, "explanation": "stops"}
 
 
@@ -180,7 +180,7 @@ def test_steering_answers_programs_in_json(monkeypatch: pytest.MonkeyPatch) -> N
     [
         (["configure", "a", "--reason", "r", "--option", "paralel=2"], "write NAME=VALUE"),
         (["configure", "a", "--reason", "r", "--option", "quiesce_hold_ms=5"], "from 1000"),
-        (["configure", "a", "--reason", " ", "--option", "quiesce_hold_ms=5000"], "why: missing"),
+        (["configure", "a", "--reason", " ", "--option", "quiesce_hold_ms=5000"], "why: ' '"),
         (["complete", "a", "--reason", "r"], "add --force"),
         (["gap", "accept", "a", "0", "--from", "9", "--to", "9", "--reason", "r"], "is empty"),
     ],

@@ -11,7 +11,7 @@ from temporalio.client import Client, WorkflowHandle
 from temporalio.testing import WorkflowEnvironment
 
 from tests.contract.workflows.test_steering import partition_status, topic_status
-from tests.contract.workflows.world import World, ended, fails, reach, soon
+from tests.contract.workflows.world import ADA, World, ended, fails, reach, soon
 from tests.support.waiting import bounded
 from tideline.domain import failures
 from tideline.domain.messages import (
@@ -90,10 +90,10 @@ async def test_a_permit_that_comes_while_an_operator_has_paused_the_partition_is
     async with world.worker(client):
         handle = await begin(world, client, Steering())
         await waits_because(world, client, ASKS)
-        await handle.execute_update("pause")
+        await handle.execute_update("pause", ADA)
         await waits_because(world, client, PAUSED)
         await handle.signal(Signal.STEER, Steering(permit=1))
-        await handle.execute_update("resume")
+        await handle.execute_update("resume", ADA)
         await waits_because(world, client, ASKS)
         await ends_crossed(handle, 2)
 
@@ -145,11 +145,11 @@ async def test_a_partition_that_an_operator_has_paused_does_not_end(
     async with world.worker(client):
         handle = await begin(world, client, Steering(permit=1))
         await reach(world, Phase.ZOMBIE_CLEANUP)
-        await handle.execute_update("pause")
+        await handle.execute_update("pause", ADA)
         held.set()
         await waits_because(world, client, PAUSED)
         assert (await partition_status(world, client)).phase == Phase.READINESS
-        await handle.execute_update("resume")
+        await handle.execute_update("resume", ADA)
         assert (await ended(handle))["outcome"] == CROSSED
 
 

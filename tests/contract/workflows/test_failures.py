@@ -11,7 +11,7 @@ from temporalio.client import Client, WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import WorkflowEnvironment
 
-from tests.contract.workflows.world import World, ended, fails, reach, soon
+from tests.contract.workflows.world import ADA, World, ended, fails, reach, soon
 from tideline.domain import failures
 from tideline.domain.messages import ConfigStage, PartitionStatus, TopicActivity
 from tideline.domain.migration import PHASE_ORDER, PHASES, Phase
@@ -139,7 +139,7 @@ async def test_a_reset_in_a_paused_topic_opens_the_log(world: World, client: Cli
     async with world.worker(client):
         handle = await world.start(client, world.unhurried)
         await reach(world, f"{TopicActivity.RECONCILE_CONFIGS}:{ConfigStage.ROLLING}")
-        await handle.execute_update("pause")
+        await handle.execute_update("pause", ADA)
         cleanup.set()
 
         async def opened() -> bool:
@@ -147,7 +147,7 @@ async def test_a_reset_in_a_paused_topic_opens_the_log(world: World, client: Cli
 
         await soon("the classic log to be opened", opened)
         assert world.count(Phase.QUIESCE) == 1
-        await handle.execute_update("resume")
+        await handle.execute_update("resume", ADA)
         outcome = await ended(handle)
     assert outcome.outcome == "hybrid"
     after = world.stages[world.stages.index(ConfigStage.ROLLING) + 1 :]

@@ -11,7 +11,7 @@ import pytest
 from temporalio.client import WorkflowExecutionStatus, WorkflowHandle
 from temporalio.testing import WorkflowEnvironment
 
-from tests.contract.workflows.world import WITHIN_S, World, ended, fails, reach, soon
+from tests.contract.workflows.world import ADA, WITHIN_S, World, ended, fails, reach, soon
 from tests.support.waiting import within
 from tideline.domain import failures
 from tideline.domain.messages import (
@@ -211,7 +211,7 @@ async def test_a_topic_that_is_paused_is_not_looked_at(
     async with world.worker(server.client):
         handle = await world.start(server.client)
         await reach(world, TopicActivity.PROVE_COVERAGE_FOR_ROLL)
-        await handle.execute_update("pause")
+        await handle.execute_update("pause", ADA)
         held.set()
 
         async def tiers_and_is_paused() -> bool:
@@ -220,7 +220,7 @@ async def test_a_topic_that_is_paused_is_not_looked_at(
 
         await soon("a paused topic that tiers", tiers_and_is_paused)
         assert world.count(TopicActivity.AWAIT_READINESS) == 0
-        await handle.execute_update("resume")
+        await handle.execute_update("resume", ADA)
         assert (await ended(handle)).outcome == "hybrid"
 
 
@@ -266,7 +266,7 @@ async def test_what_partitions_report_while_a_large_topic_continues_as_new_is_no
         start_signal_args=[PartitionReport(0, Phase.ZOMBIE_CLEANUP, "", 100, 1)],
     )
     async with world.worker(server.client):
-        await handle.execute_update("pause")
+        await handle.execute_update("pause", ADA)
         status: TopicMigrationStatus = await handle.query(
             "status", result_type=TopicMigrationStatus
         )

@@ -11,7 +11,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Replayer
 
-from tests.contract.workflows.world import WITHIN_S, World, ended, fails, reach, soon
+from tests.contract.workflows.world import ADA, WITHIN_S, World, ended, fails, reach, soon
 from tests.replay.test_replay import HISTORIES, recorded
 from tests.support.waiting import bounded
 from tests.temporal_build import BUILD_ID
@@ -140,7 +140,7 @@ async def test_an_abort_that_waits_continues_as_new_and_ends_as_an_abort(
     async with world.worker(client):
         handle = await world.start(client)
         await reach(world, Phase.DRAIN_TRANSACTIONS)
-        await handle.execute_update("abort")
+        await handle.execute_update("abort", ADA)
         held.set()
         assert (await ended(handle)).outcome == "aborted"
         assert await continued(client, world, handle.first_execution_run_id)
@@ -243,7 +243,7 @@ async def test_an_abort_while_arming_waits_is_heard_by_every_partition(
     async with world.worker(server.client):
         handle = await world.start(server.client)
         await reach(world, arming)
-        assert (await handle.execute_update("abort", result_type=AbortDecision)).won
+        assert (await handle.execute_update("abort", ADA, result_type=AbortDecision)).won
         async with bounded("an abort that all hear of", 45):
             # Not the minute after which partitions that do not hear it are left alone.
             assert (await handle.result()).outcome == "aborted"
@@ -260,7 +260,7 @@ async def test_tracking_that_cannot_begin_does_not_hold_an_abort_up(
         await reach(world, TopicActivity.BEGIN_TRACKING)
         await soon("another try", lambda: tried(world))
         async with bounded("an answer to the abort", WITHIN_S):
-            decision = await handle.execute_update("abort", result_type=AbortDecision)
+            decision = await handle.execute_update("abort", ADA, result_type=AbortDecision)
         assert (await ended(handle)).outcome == "aborted"
     assert decision.won
 

@@ -13,7 +13,7 @@ from temporalio.client import Client, WorkflowFailureError
 from temporalio.testing import WorkflowEnvironment
 
 from activities import places
-from tests.contract.workflows.world import World, ended, fails, reach, soon
+from tests.contract.workflows.world import ADA, World, ended, fails, reach, soon
 from tideline.control_plane.memory import MemoryControlPlane
 from tideline.domain import failures
 from tideline.domain.messages import (
@@ -123,7 +123,7 @@ async def test_an_abort_ends_the_wait_for_a_place_with_nothing_changed(
             return (await status(client, world)).waiting_reason == REASON
 
         await soon("why it waits", shown)
-        assert (await handle.execute_update("abort", result_type=AbortDecision)).won
+        assert (await handle.execute_update("abort", ADA, result_type=AbortDecision)).won
         assert (await ended(handle)).outcome == "aborted"
     assert world.count(TopicActivity.BEGIN_TRACKING) == 0
     assert world.count(TopicActivity.LEAVE_PLACE) == 1
@@ -147,7 +147,7 @@ async def test_topics_beyond_the_places_wait_until_one_ends_or_there_are_more(
         await reach(second, Phase.DRAIN_TRANSACTIONS)
         assert third.count(TopicActivity.BEGIN_TRACKING) == 0
         services.settings.migration_parallel_topics = 2
-        await handles[2].execute_update("resume")
+        await handles[2].execute_update("resume", ADA)
         await reach(third, Phase.DRAIN_TRANSACTIONS)
         for world in (second, third):
             world.held[Phase.DRAIN_TRANSACTIONS].set()

@@ -24,7 +24,7 @@ from temporalio.exceptions import (
 from temporalio.testing import WorkflowEnvironment
 
 from tests.contract.workflows.test_topic_state import crossing
-from tests.contract.workflows.world import WITHIN_S, World, ended, fails, reach, soon
+from tests.contract.workflows.world import ADA, WITHIN_S, World, ended, fails, reach, soon
 from tests.support.waiting import bounded
 from tideline.domain import failures
 from tideline.domain.messages import (
@@ -70,7 +70,7 @@ async def test_an_abort_before_b0_wins_and_restores_the_topic(
     async with world.worker(client):
         handle = await world.start(client)
         await reach(world, phase)
-        decision = await handle.execute_update("abort", result_type=AbortDecision)
+        decision = await handle.execute_update("abort", ADA, result_type=AbortDecision)
         outcome = await ended(handle)
         held.set()
         child = client.get_workflow_handle(world.ref.partition_workflow_id(0))
@@ -87,7 +87,7 @@ async def test_an_abort_while_gateways_are_being_told_wins(world: World, client:
     async with world.worker(client):
         handle = await world.start(client)
         await reach(world, TopicActivity.AWAIT_TRACKING)
-        decision = await handle.execute_update("abort", result_type=AbortDecision)
+        decision = await handle.execute_update("abort", ADA, result_type=AbortDecision)
         assert (await ended(handle)).outcome == "aborted"
         held.set()
     assert decision.won
@@ -102,7 +102,7 @@ async def test_an_abort_during_validation_has_nothing_to_restore(
     async with world.worker(client):
         handle = await world.start(client)
         await reach(world, TopicActivity.VALIDATE_TOPIC)
-        decision = await handle.execute_update("abort", result_type=AbortDecision)
+        decision = await handle.execute_update("abort", ADA, result_type=AbortDecision)
         assert (await ended(handle)).outcome == "aborted"
         held.set()
     assert decision.won
@@ -118,7 +118,7 @@ async def test_an_abort_after_b0_is_refused_and_the_migration_goes_on(
     async with world.worker(client):
         handle = await world.start(client)
         await reach(world, phase)
-        decision = await handle.execute_update("abort", result_type=AbortDecision)
+        decision = await handle.execute_update("abort", ADA, result_type=AbortDecision)
         held.set()
         assert (await ended(handle)).outcome == "hybrid"
     assert not decision.won
@@ -134,7 +134,7 @@ async def test_an_abort_that_postgres_did_not_answer_is_said_to_be_undecided(
         handle = await world.start(client)
         await reach(world, Phase.DRAIN_TRANSACTIONS)
         with pytest.raises(WorkflowUpdateFailedError) as undecided:
-            await handle.execute_update("abort")
+            await handle.execute_update("abort", ADA)
         held.set()
         assert (await ended(handle)).outcome == "hybrid"
     assert isinstance(undecided.value.cause, ApplicationError)
@@ -184,7 +184,7 @@ async def test_a_pause_is_honoured_before_the_next_phase_and_shown(
     async with world.worker(client):
         handle = await world.start(client)
         await reach(world, Phase.VALIDATE)
-        assert (await handle.execute_update("pause", result_type=PauseOutcome)).paused
+        assert (await handle.execute_update("pause", ADA, result_type=PauseOutcome)).paused
 
         async def knows() -> bool:
             return (await partition_status(world, client)).paused
@@ -198,7 +198,7 @@ async def test_a_pause_is_honoured_before_the_next_phase_and_shown(
         await soon("it to be shown", shown)
         assert world.count(Phase.DRAIN_TRANSACTIONS) == 0
         assert (await topic_status(handle)).paused
-        await handle.execute_update("resume")
+        await handle.execute_update("resume", ADA)
         assert (await ended(handle)).outcome == "hybrid"
 
 
@@ -210,7 +210,7 @@ async def test_a_pause_during_a_write_pause_lets_it_finish_first(
     async with world.worker(client):
         handle = await world.start(client, given)
         await reach(world, Phase.ROLL_AND_FLUSH)
-        await handle.execute_update("pause")
+        await handle.execute_update("pause", ADA)
 
         async def knows() -> bool:
             return (await partition_status(world, client)).paused
@@ -224,7 +224,7 @@ async def test_a_pause_during_a_write_pause_lets_it_finish_first(
 
         await soon("the partition to cross and to show the pause", crossed)
         assert world.count(Phase.ZOMBIE_CLEANUP) == 0
-        await handle.execute_update("resume")
+        await handle.execute_update("resume", ADA)
         assert (await ended(handle)).outcome == "hybrid"
 
 
@@ -240,7 +240,7 @@ async def test_one_partition_can_be_paused_alone(world: World, client: Client) -
 
         await soon("both partitions to begin", both)
         alone = client.get_workflow_handle(world.ref.partition_workflow_id(1))
-        await alone.execute_update("pause")
+        await alone.execute_update("pause", ADA)
         held.set()
 
         async def other_crossed() -> bool:
@@ -248,7 +248,7 @@ async def test_one_partition_can_be_paused_alone(world: World, client: Client) -
 
         await soon("the other partition to cross", other_crossed)
         assert world.logs[1].boundary == -1
-        await alone.execute_update("resume")
+        await alone.execute_update("resume", ADA)
         assert (await ended(handle)).outcome == "hybrid"
 
 
@@ -265,7 +265,7 @@ async def test_a_resume_tries_at_once_what_is_being_waited_for(
                 return True
             if not world.tracked:
                 return False
-            await handle.execute_update("resume")
+            await handle.execute_update("resume", ADA)
             return False
 
         await soon("the wait to end", goes_on)
@@ -277,7 +277,7 @@ async def test_a_migration_that_has_ended_cannot_be_steered(world: World, client
         handle = await world.start(client)
         await ended(handle)
         with pytest.raises(Exception, match="completed"):
-            await handle.execute_update("pause")
+            await handle.execute_update("pause", ADA)
 
 
 async def test_why_a_partition_waits_is_shown_on_the_topic_and_in_the_search_attributes(
@@ -318,7 +318,7 @@ async def test_the_pause_after_the_first_partitions_is_in_the_index(
             return "have crossed before the others" in str(known.get(reporting.WAITING_REASON))
 
         await soon("it to be shown", shown)
-        await handle.execute_update("resume")
+        await handle.execute_update("resume", ADA)
         assert (await ended(handle)).outcome == "hybrid"
 
 

@@ -66,6 +66,8 @@ WITHIN_S = 50
 """For anything that a test waits for: less than the minute after which a topic leaves partitions
 alone that do not hear of its end."""
 TOPIC_ID = UUID("6f1d3a52-0f1a-4b0e-9a39-5f0a52f1c0de")
+ADA = Decider("ada", "a hanging transaction")
+"""Who steers."""
 
 
 def fails(kind: str, message: str = "", *, times: int = 1) -> list[ApplicationError]:

@@ -33,7 +33,8 @@ def test_an_abort_in_this_phase_restores_topic_and_configs(
         held_in_phases(stack, "abort", phases, **limit) as held,
     ):
         before = topic_configs(other.admin, other.topic)
-        aborting = [command(stack, "abort", case.topic) for case in held.cases]
+        why = ("--reason", "a test")
+        aborting = [command(stack, "abort", case.topic, *why) for case in held.cases]
         held.each(decided)
         held.let_go()
         for one in aborting:
@@ -64,7 +65,7 @@ def test_an_abort_after_the_boundary_is_refused_and_says_so(stack: Stack) -> Non
             stop.wait_until_hit()
             boundary = case.boundaries()[0]
             assert boundary >= 0
-            late = command(stack, "abort", case.topic)
+            late = command(stack, "abort", case.topic, "--reason", "a test")
             assert late.wait(HANGS_S) == ExitCode.REFUSED, late.output()
             assert "B0" in late.output()
         finally:

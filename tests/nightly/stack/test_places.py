@@ -38,7 +38,7 @@ def test_topics_beyond_the_places_wait_visibly_whichever_trigger_started_them(
             until("the third to wait", lambda: waits(places, third.topic))
             until("the third to say so", lambda: "1 before it" in reason(stack, third.topic))
             # Nothing of it has changed, and an abort takes it out of the line.
-            abort = command(stack, "abort", third.topic)
+            abort = command(stack, "abort", third.topic, "--reason", "a test")
             assert abort.wait(HANGS_S) == ExitCode.OK, abort.output()
             until("the third to leave", lambda: waits(places, third.topic) is None)
             # The first ends: its place is the second's.

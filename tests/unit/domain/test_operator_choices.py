@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from tideline.domain.operator_choices import Decider, GapRequest
+from tideline.domain.messages import Update
+from tideline.domain.operator_choices import UPDATES, Decider, GapRequest
 
 ADA = Decider("ada", "the disk of broker 2 is lost")
 
@@ -30,5 +33,7 @@ def test_a_gap_lies_in_a_partition_of_the_topic_and_below_its_b0(
     assert found is None if why is None else why in str(found)
 
 
-def test_who_gives_up_a_gap_says_who_and_why() -> None:
-    assert GapRequest(0, 0, 1, Decider("", "")).problem([120]) is not None
+def test_each_update_has_a_shape_that_reads_its_own_example() -> None:
+    assert UPDATES.keys() == set(Update)
+    for shape in UPDATES.values():
+        assert shape.read(json.loads(shape.example)).__class__ is shape.type

@@ -1,0 +1,43 @@
+"""What a person or a program gave a workflow, in JSON: as it was typed, and as it is accepted."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from temporalio import workflow
+from temporalio.api.common.v1 import Payload
+from temporalio.common import RawValue
+from temporalio.exceptions import ApplicationError
+
+with workflow.unsafe.imports_passed_through():
+    from tideline.domain import failures
+    from tideline.domain.migration_input import InvalidMigrationInput, Shape
+
+T = TypeVar("T")
+INVALID_INPUT = "InvalidInput"
+NO_INPUT = RawValue(Payload())
+"""Started or updated without any input, as the Temporal UI allows."""
+
+
+def typed(raw: RawValue) -> Any:
+    """The JSON value; ``None``: there is none. Raises :class:`InvalidMigrationInput`."""
+    if raw is NO_INPUT:
+        return None
+    try:
+        return workflow.payload_converter().from_payload(raw.payload)
+    except Exception as error:
+        raise InvalidMigrationInput(f"the input is not JSON: {error}") from error
+
+
+def accept(shape: Shape[T], raw: RawValue) -> T:
+    """What an update's validator lets pass. Raises what refuses it, with field, rule and
+    example."""
+    try:
+        return shape.read(typed(raw))
+    except InvalidMigrationInput as error:
+        raise ApplicationError(str(error), type=failures.REFUSED) from error
+
+
+def accepted(kind: type[T], raw: RawValue) -> T:
+    """What a validator has let pass, perhaps that of an older version."""
+    return workflow.payload_converter().from_payload(raw.payload, kind)
