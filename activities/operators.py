@@ -17,11 +17,17 @@ from tideline.migration.gaps import give_up_gap
 
 
 async def record_configuration(services: WorkerServices, record: ConfigurationRecord) -> None:
-    """Keep who changes which options, and why."""
+    """Keep who changes which options, or pauses, resumes or aborts, and why."""
     ref, decider = record.ref, record.decider
     with typed_failures():
         await services.control_plane.record_configuration(
-            ref.topic, UUID(ref.topic_id), decider.by, decider.why, record.changed
+            ref.topic,
+            UUID(ref.topic_id),
+            decider.by,
+            decider.why,
+            record.changed,
+            record.action,
+            record.partition,
         )
 
 

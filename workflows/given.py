@@ -11,9 +11,14 @@ from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
     from tideline.domain import failures
+    from tideline.domain.messages import TopicActivity, TopicRef, Update
     from tideline.domain.migration_input import InvalidMigrationInput, Shape
+    from tideline.domain.operator_choices import ConfigurationRecord, Decider
+    from workflows.calls import CallFailed, perform, quick
 
 T = TypeVar("T")
+KEEPS_WHO_STEERS = "keeps-who-steers-2026-11"
+"""Patch: before it only Temporal's history had who paused, resumed and aborted, and why."""
 INVALID_INPUT = "InvalidInput"
 NO_INPUT = RawValue(Payload())
 """Started or updated without any input, as the Temporal UI allows."""
@@ -41,3 +46,22 @@ def accept(shape: Shape[T], raw: RawValue) -> T:
 def accepted(kind: type[T], raw: RawValue) -> T:
     """What a validator has let pass, perhaps that of an older version."""
     return workflow.payload_converter().from_payload(raw.payload, kind)
+
+
+async def keep(
+    action: Update,
+    raw: RawValue,
+    ref: TopicRef,
+    partition: int | None = None,
+    details: dict[str, Any] | None = None,
+) -> str:
+    """Keep who has steered and why, after it was done: a pause must not wait for Postgres. Returns
+    what to add to the answer where it was not kept."""
+    if not workflow.patched(KEEPS_WHO_STEERS):
+        return ""
+    record = ConfigurationRecord(ref, accepted(Decider, raw), details or {}, action, partition)
+    try:
+        await perform(quick(TopicActivity.RECORD_CONFIGURATION), record)
+    except CallFailed as failure:
+        return f"; only the workflow's history has who and why, Postgres not: {failure.message}"
+    return ""

@@ -42,6 +42,7 @@ with workflow.unsafe.imports_passed_through():
         Signal,
         Steering,
         TopicActivity,
+        TopicRef,
         Unsettled,
         Update,
         WaitsFor,
@@ -60,7 +61,7 @@ with workflow.unsafe.imports_passed_through():
         quick,
         tried_in_process,
     )
-    from workflows.given import NO_INPUT, accept
+    from workflows.given import NO_INPUT, accept, keep
     from workflows.reporting import (
         Reporter,
         SearchAttributes,
@@ -112,6 +113,7 @@ class PartitionMigration:
             if parks_producers(state) or state.phase == Phase.QUIESCE:
                 await self._let_producers_go()
             raise
+        await workflow.wait_condition(workflow.all_handlers_finished)
         reporting.cancel()
         ended = "ready" if state.phase == DONE else state.phase
         return PartitionOutcome(
@@ -443,19 +445,26 @@ class PartitionMigration:
             self._report()
 
     @workflow.update(name=Update.PAUSE)
-    def pause(self, raw: RawValue = NO_INPUT) -> PauseOutcome:
+    async def pause(self, raw: RawValue = NO_INPUT) -> PauseOutcome:
         """Stop before the next phase that may be paused; a write pause is finished first."""
         self._state.paused = True
-        return PauseOutcome(True, "stops before the next phase; a write pause is finished first")
+        said = "stops before the next phase; a write pause is finished first"
+        return PauseOutcome(True, said + await self._keep(Update.PAUSE, raw))
 
     @workflow.update(name=Update.RESUME)
-    def resume(self, raw: RawValue = NO_INPUT) -> PauseOutcome:
+    async def resume(self, raw: RawValue = NO_INPUT) -> PauseOutcome:
         """Go on, and try again at once what is being waited for."""
         self._state.paused = False
         self._retrying.retry_now()
+        unkept = await self._keep(Update.RESUME, raw)
         if self._state.steering.paused:
-            return PauseOutcome(True, "the topic's migration is still paused: resume that, too")
-        return PauseOutcome(False, "goes on")
+            said = "the topic's migration is still paused: resume that, too"
+            return PauseOutcome(True, said + unkept)
+        return PauseOutcome(False, "goes on" + unkept)
+
+    async def _keep(self, action: Update, raw: RawValue) -> str:
+        topic = TopicRef(self._ref.topic, self._ref.topic_id, 0)
+        return await keep(action, raw, topic, self._ref.partition)
 
     @pause.validator
     @resume.validator

@@ -8,6 +8,7 @@ has passed; configs are asked for stage by stage and only here.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 from temporalio import workflow
@@ -54,7 +55,7 @@ with workflow.unsafe.imports_passed_through():
     )
     from workflows.fan_out import LETS_THROUGH
     from workflows.following import Following, follow
-    from workflows.given import INVALID_INPUT, NO_INPUT, accept, accepted, typed
+    from workflows.given import INVALID_INPUT, NO_INPUT, accept, accepted, keep, typed
     from workflows.reporting import SearchAttributes, markdown_table, now
     from workflows.topic_run import REFUSALS, Continued, TopicRun, refused, undecided
     from workflows.topic_state import Stage, TopicState
@@ -196,27 +197,33 @@ class TopicMigration:
             self._changed()
 
     @workflow.update(name=Update.PAUSE)
-    def pause(self, raw: RawValue = NO_INPUT) -> PauseOutcome:
+    async def pause(self, raw: RawValue = NO_INPUT) -> PauseOutcome:
         """No partition begins another phase; write pauses that run are finished first."""
-        return self._set_paused(True, "no further phase begins; running write pauses are finished")
+        ref = self._set_paused(True)
+        said = "no further phase begins; running write pauses are finished"
+        return PauseOutcome(True, said + await keep(Update.PAUSE, raw, ref))
 
     @workflow.update(name=Update.RESUME)
-    def resume(self, raw: RawValue = NO_INPUT) -> PauseOutcome:
+    async def resume(self, raw: RawValue = NO_INPUT) -> PauseOutcome:
         """Go on, and try again at once what is being waited for."""
-        outcome = self._set_paused(False, "goes on")
+        ref = self._set_paused(False)
         self._running().retrying.retry_now()
         self._running().readiness.retry_now()
-        return outcome
+        return PauseOutcome(False, "goes on" + await keep(Update.RESUME, raw, ref))
 
     @workflow.update(name=Update.ABORT)
     async def abort(self, raw: RawValue = NO_INPUT) -> AbortDecision:
         """Undo everything, if no partition has its B0 yet. Says whether that was so."""
+        run = self._running()
         try:
-            return await self._running().decide_abort()
+            decision = await run.decide_abort()
         except CallFailed as failure:
             raise ApplicationError(
                 f"the abort was not decided, try again: {failure.message}", type=failure.kind
             ) from failure
+        details = {"won": decision.won, "reason": decision.reason}
+        unkept = await keep(Update.ABORT, raw, run.state.ref, details=details)
+        return replace(decision, reason=(decision.reason + unkept).removeprefix("; "))
 
     @workflow.update(name=Update.CONFIGURE)
     async def configure(self, raw: RawValue = NO_INPUT) -> ConfigureOutcome:
@@ -268,12 +275,12 @@ class TopicMigration:
         accept(DECIDER, raw)
         self._running()
 
-    def _set_paused(self, paused: bool, explanation: str) -> PauseOutcome:
+    def _set_paused(self, paused: bool) -> TopicRef:
         run = self._running()
         run.state.paused = paused
         run.fan_out.steer_all()
         self._changed()
-        return PauseOutcome(paused, explanation)
+        return run.state.ref
 
     def _running(self) -> TopicRun:
         """Raises when there is nothing to steer; ``Waiting`` while the topic is resolved."""

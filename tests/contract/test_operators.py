@@ -199,6 +199,20 @@ async def test_a_changed_configuration_is_kept_also_of_a_topic_not_tracked_yet(
     assert await scene.plane.list_operator_actions("other") == []
 
 
+@pytest.mark.parametrize("action", ["pause", "resume", "abort"])
+async def test_who_steers_a_partition_or_a_topic_is_kept(scene: Scene, action: str) -> None:
+    topic_id = uuid4()
+    for partition in (None, 3):
+        await scene.plane.record_configuration(
+            "orders", topic_id, "ada", "incident 12", {}, action, partition
+        )
+    kept = await scene.plane.list_operator_actions("orders")
+    assert [(a.action, a.partition, a.decided_by) for a in kept] == [
+        (action, None, "ada"),
+        (action, 3, "ada"),
+    ]
+
+
 async def test_a_request_is_tried_again_when_its_time_has_come(scene: Scene) -> None:
     topic_id = uuid4()
     await scene.plane.request_migration("orders", topic_id, "admin", {})

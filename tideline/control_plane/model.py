@@ -845,7 +845,7 @@ class OperatorAction:
     partition: int | None
     """``None``: the whole topic."""
     action: str
-    """configure, accept_gap, force_completion or call_off_request."""
+    """configure, accept_gap, force_completion, call_off_request, pause, resume or abort."""
     decided_by: str
     reason: str
     details: dict[str, Any]

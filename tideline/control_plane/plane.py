@@ -497,9 +497,17 @@ class ControlPlane(Protocol):
     # What operators decide. Each raises ``InvalidInput`` without a name and a reason.
 
     async def record_configuration(
-        self, topic: str, topic_id: UUID, decided_by: str, reason: str, details: Mapping[str, Any]
+        self,
+        topic: str,
+        topic_id: UUID,
+        decided_by: str,
+        reason: str,
+        details: Mapping[str, Any],
+        action: str = "configure",
+        partition: int | None = None,
     ) -> None:
-        """Keep that options of a running migration were changed. Its workflow has them."""
+        """Keep that options of a running migration were changed, or that it was paused, resumed or
+        aborted (``action``). Its workflow has done it. ``partition``: ``None`` is the topic."""
 
     async def accept_gap(
         self,

@@ -457,10 +457,17 @@ class PostgresControlPlane(ControlPlane):
     # What operators decide
 
     async def record_configuration(
-        self, topic: str, topic_id: UUID, decided_by: str, reason: str, details: Mapping[str, Any]
+        self,
+        topic: str,
+        topic_id: UUID,
+        decided_by: str,
+        reason: str,
+        details: Mapping[str, Any],
+        action: str = "configure",
+        partition: int | None = None,
     ) -> None:
         function = Function("record_configuration", nothing)
-        await self._call(function, topic, topic_id, decided_by, reason, details)
+        await self._call(function, topic, topic_id, decided_by, reason, details, action, partition)
 
     async def accept_gap(
         self,

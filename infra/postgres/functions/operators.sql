@@ -18,12 +18,14 @@ BEGIN
 END
 $$;
 
--- Options of a running migration live in its workflow: here is only the record.
+-- What of a running migration lives in its workflow (options, a pause): here is only the record. Of
+-- the whole topic where p_partition is null.
 CREATE FUNCTION record_configuration(
-    p_topic text, p_topic_id uuid, p_decided_by text, p_reason text, p_details jsonb
+    p_topic text, p_topic_id uuid, p_decided_by text, p_reason text, p_details jsonb,
+    p_action text DEFAULT 'configure', p_partition integer DEFAULT NULL
 ) RETURNS void
 LANGUAGE sql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
-    SELECT add_operator_action(p_topic, p_topic_id, NULL, 'configure', p_decided_by, p_reason,
+    SELECT add_operator_action(p_topic, p_topic_id, p_partition, p_action, p_decided_by, p_reason,
         p_details)
 $$;
 

@@ -22,7 +22,15 @@ from tideline import temporal
 from tideline.cli import operators, steer
 from tideline.cli.app import app
 from tideline.domain import failures
-from tideline.domain.messages import FORCED, ConfigStage, TopicActivity, TopicMigrationInput, Update
+from tideline.domain.messages import (
+    FORCED,
+    AbortDecision,
+    ConfigStage,
+    PauseOutcome,
+    TopicActivity,
+    TopicMigrationInput,
+    Update,
+)
 from tideline.domain.migration import Phase
 from tideline.domain.operator_choices import (
     UPDATES,
@@ -310,7 +318,9 @@ async def test_a_malformed_update_is_refused_with_field_rule_and_example(
     assert world.decided == []
 
 
-async def test_a_partition_is_steered_with_who_and_why(world: World, client: Client) -> None:
+async def test_who_steers_a_topic_or_a_partition_is_kept_with_the_reason(
+    world: World, client: Client
+) -> None:
     held = world.hold(Phase.DRAIN_TRANSACTIONS)
     async with world.worker(client):
         handle = await world.start(client)
@@ -318,8 +328,34 @@ async def test_a_partition_is_steered_with_who_and_why(world: World, client: Cli
         child = client.get_workflow_handle(world.ref.partition_workflow_id(0))
         for update in ("pause", "resume"):
             assert "why: missing" in await refusal(child, update, {"by": "ada"})
+            await child.execute_update(update, ADA)
+            await handle.execute_update(update, ADA)
+        assert (await handle.execute_update("abort", ADA, result_type=AbortDecision)).won
         held.set()
         await ended(handle)
+    assert world.steered == [
+        ("pause", 0, ADA), ("pause", None, ADA), ("resume", 0, ADA), ("resume", None, ADA),
+        ("abort", None, ADA),
+    ]  # fmt: skip
+
+
+async def test_a_pause_holds_also_where_it_cannot_be_kept(world: World, client: Client) -> None:
+    world.script[TopicActivity.RECORD_CONFIGURATION] = fails(
+        failures.REFUSED, "Postgres is away", times=9
+    )
+    held = world.hold(Phase.DRAIN_TRANSACTIONS)
+    async with world.worker(client):
+        handle = await world.start(client)
+        await reach(world, Phase.DRAIN_TRANSACTIONS)
+        paused = await handle.execute_update("pause", ADA, result_type=PauseOutcome)
+        shown = (await topic_status(handle)).paused
+        world.script[TopicActivity.RECORD_CONFIGURATION].clear()
+        await handle.execute_update("resume", ADA)
+        held.set()
+        await ended(handle)
+    assert paused.paused
+    assert shown
+    assert "Postgres not: Postgres is away" in paused.explanation
 
 
 async def test_a_gap_that_somebody_can_fill_is_refused_with_the_activitys_own_words(

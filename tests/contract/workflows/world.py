@@ -107,6 +107,7 @@ class World:
     logs: dict[int, FakePartition] = field(default_factory=lambda: defaultdict(FakePartition))
     most_at_once: int = 0
     decided: list[tuple[Decider, Any]] = field(default_factory=list)
+    steered: list[tuple[str, int | None, Decider]] = field(default_factory=list)
     """By operators: who and why, and what."""
     options: list[MigrationOptions] = field(default_factory=list)
     """With which a drain was asked for."""
@@ -261,6 +262,9 @@ class World:
     @activity.defn(name=TopicActivity.RECORD_CONFIGURATION)
     async def record_configuration(self, record: ConfigurationRecord) -> None:
         await self._enter(TopicActivity.RECORD_CONFIGURATION)
+        if record.action != "configure":
+            self.steered.append((record.action, record.partition, record.decider))
+            return
         self.decided.append((record.decider, record.changed))
 
     @activity.defn(name=TopicActivity.FORCE_COMPLETION)

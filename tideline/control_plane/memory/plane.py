@@ -664,10 +664,17 @@ class MemoryControlPlane(ControlPlane):
     # What operators decide
 
     async def record_configuration(
-        self, topic: str, topic_id: UUID, decided_by: str, reason: str, details: Mapping[str, Any]
+        self,
+        topic: str,
+        topic_id: UUID,
+        decided_by: str,
+        reason: str,
+        details: Mapping[str, Any],
+        action: str = "configure",
+        partition: int | None = None,
     ) -> None:
         record = self.operators.record
-        record(topic, topic_id, None, "configure", decided_by, reason, details, self._now())
+        record(topic, topic_id, partition, action, decided_by, reason, details, self._now())
 
     async def accept_gap(
         self,
