@@ -595,6 +595,11 @@ class WorkerSettings(
     metrics_address: Annotated[tuple[str, int] | None, NoDecode] = Field(
         None, description="host:port of the Prometheus endpoint; unset: none"
     )
+    temporal_metrics_address: Annotated[tuple[str, int], NoDecode] = Field(
+        ("127.0.0.1", 0),
+        description="host:port at which Temporal's SDK keeps its metrics, a loopback address; the "
+        "worker's own endpoint tells them. Port 0: a free one",
+    )
     worker_max_concurrent_activities: int = Field(
         50, ge=1, description="activities that run at once in this process"
     )
@@ -609,7 +614,7 @@ class WorkerSettings(
         "normalise` does",
     )
 
-    @field_validator("metrics_address", mode="before")
+    @field_validator("metrics_address", "temporal_metrics_address", mode="before")
     @classmethod
     def _parse_address(cls, value: object) -> object:
         return _address(value) if isinstance(value, str) else value

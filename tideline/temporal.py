@@ -180,19 +180,24 @@ async def register_search_attributes(client: Client) -> None:
 
 
 async def workers_polling(client: Client, task_queue: str) -> int:
-    """How many processes ask ``task_queue`` for workflow tasks. Temporal remembers those that have
-    ended for five minutes; one that lives asks again within :data:`_POLLS_WITHIN`."""
+    """How many processes ask ``task_queue`` for workflow tasks."""
+    return len(await pollers(client, task_queue, TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW))
+
+
+async def pollers(client: Client, task_queue: str, kind: TaskQueueType.ValueType) -> list[str]:
+    """The identities that ask ``task_queue`` for tasks of that kind. Temporal remembers those that
+    have ended for five minutes; one that lives asks again within :data:`_POLLS_WITHIN`."""
     with temporal_errors():
         found = await client.workflow_service.describe_task_queue(
             DescribeTaskQueueRequest(
                 namespace=client.namespace,
                 task_queue=TaskQueue(name=task_queue),
-                task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
+                task_queue_type=kind,
             ),
             timeout=_LOOK_FOR,
         )
-    asked = [poller.last_access_time.ToDatetime(UTC) for poller in found.pollers]
-    return len([at for at in asked if datetime.now(UTC) - at < _POLLS_WITHIN])
+    since = datetime.now(UTC) - _POLLS_WITHIN
+    return [p.identity for p in found.pollers if p.last_access_time.ToDatetime(UTC) > since]
 
 
 async def start_or_join(

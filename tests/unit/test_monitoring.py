@@ -62,6 +62,13 @@ SEEDS = (
     "kafka.server.diskless.transformer.offline_replicas_routed_around",
 )
 """The metrics of seeds 002 (4.8.1) and 003 ("Observability")."""
+OF_TEMPORAL = (
+    "temporal_workflow_task_execution_failed_total",
+    "temporal_activity_schedule_to_start_latency_seconds_bucket",
+    "temporal_workflow_task_schedule_to_start_latency_seconds_bucket",
+    "temporal_worker_task_slots_available",
+)
+"""Series of the core of Temporal's SDK."""
 OF_PROMETHEUS = {"", "_total", "_seconds_bucket"}
 """What Prometheus' conventions add to a name, by the kind of metric."""
 SUFFIXES = {
@@ -124,6 +131,12 @@ def test_every_metric_is_shown() -> None:
         name for name in exported() if name not in shown and not name.endswith(("_sum", "_count"))
     }
     assert hidden == set()
+
+
+def test_what_is_asked_of_temporals_sdk_is_an_alert_and_a_panel() -> None:
+    """A contract test asks a worker's page for each of them."""
+    asked = [set(re.findall(r"\btemporal_[a-z_]+", d.read_text())) for d in DOCUMENTS]
+    assert asked == [set(OF_TEMPORAL)] * 2
 
 
 def test_labels_have_values_that_exist() -> None:

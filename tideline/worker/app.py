@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 import structlog
+from prometheus_client import REGISTRY
 from temporalio.client import Client
 from temporalio.common import WorkerDeploymentVersion
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkerDeploymentConfig
@@ -41,10 +42,9 @@ from tideline.ownership import establish
 from tideline.settings import WorkerSettings
 from tideline.worker.attendance import Attendance
 from tideline.worker.gateway_metrics import keep_gateway_metrics
-from tideline.worker.health import Health
+from tideline.worker.health import Health, keep_looking, looks_of
 from tideline.worker.history import HistoryKeeper
 from tideline.worker.identity import IdentityMetrics, IdentityReconciler
-from tideline.worker.logs import runtime
 from tideline.worker.metrics import (
     MigrationGauges,
     keep_coverage_metrics,
@@ -56,6 +56,7 @@ from tideline.worker.metrics import (
 from tideline.worker.replicas import ReplicaWatch
 from tideline.worker.reports import ReportKeeper
 from tideline.worker.requests import RequestDispatcher
+from tideline.worker.sdk_metrics import with_metrics
 from tideline.worker.watches import KafkaWatch
 from workflows.partition_migration import PartitionCrossing, PartitionMigration
 from workflows.tiered_storage_change import TieredStorageChange
@@ -106,7 +107,9 @@ async def _serve(
 
 
 async def _start(settings: WorkerSettings, health: Health, stack: AsyncExitStack) -> None:
-    native = runtime()
+    native, told = with_metrics(settings.temporal_metrics_address)
+    REGISTRY.register(told)
+    stack.callback(REGISTRY.unregister, told)
     client = await retry_at_start(health, lambda: temporal.connect(settings, native))
     await retry_at_start(health, lambda: temporal.register_search_attributes(client))
     history, store = HistoryWatch(), ObjectStoreClient(settings, bounds=WORKER)
@@ -135,6 +138,7 @@ async def _start(settings: WorkerSettings, health: Health, stack: AsyncExitStack
         plane, store, settings, history, position_s=settings.history_position_ms / 1000
     )
     for name, background in (
+        ("readiness", keep_looking(health, looks_of(settings, client))),
         ("history", keeper.run()),
         ("catalog", keep_catalog(plane)),
         ("requests", dispatcher.run()),

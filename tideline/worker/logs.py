@@ -9,6 +9,7 @@ import structlog
 from temporalio.runtime import (
     LogForwardingConfig,
     LoggingConfig,
+    PrometheusConfig,
     Runtime,
     TelemetryConfig,
     TelemetryFilter,
@@ -35,13 +36,14 @@ def configure_library_logs() -> None:
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
 
 
-def runtime() -> Runtime:
+def runtime(metrics: PrometheusConfig | None = None) -> Runtime:
     """A Temporal runtime whose own lines take the same way. It has threads: one per process."""
     return Runtime(
         telemetry=TelemetryConfig(
             logging=LoggingConfig(
                 filter=TelemetryFilter(core_level="WARN", other_level="ERROR"),
                 forwarding=LogForwardingConfig(logger=logging.getLogger("temporal.core")),
-            )
+            ),
+            metrics=metrics,
         )
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -17,7 +19,8 @@ from tideline.errors import RefusedError, UnreachableError, UsageError
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.protocol import RequestHeader
 from tideline.worker import app
-from tideline.worker.health import Health
+from tideline.worker import health as health_module
+from tideline.worker.health import Health, keep_looking
 
 
 @pytest.fixture
@@ -91,3 +94,54 @@ async def test_a_worker_does_not_start_beside_brokers_that_are_too_old(
             return
         with pytest.raises(RefusedError, match=r"before 4\.0.*upgrade the brokers"):
             await app.refuse_old_brokers(cluster)
+
+
+def ready(health: Health) -> tuple[bool, object]:
+    well, body = health.ready_page({})
+    return well, body["missing"]
+
+
+async def looked_at(health: Health, **found: str | Exception) -> None:
+    """One look, and what it finds."""
+
+    def look(answer: str | Exception) -> health_module.Look:
+        async def said() -> str:
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        return said
+
+    looking = asyncio.ensure_future(
+        keep_looking(health, {name: look(answer) for name, answer in found.items()})
+    )
+    while health.looked_s is None:  # noqa: ASYNC110 - a task that sleeps next
+        await asyncio.sleep(0)
+    looking.cancel()
+
+
+async def test_a_worker_is_ready_when_it_serves_and_all_parts_are_there() -> None:
+    known = Health()
+    known.ready()
+    assert ready(known)[0] is False, "nobody has looked yet"
+    await looked_at(known, temporal="", postgres="")
+    assert ready(known) == (True, {})
+    known.waiting("stopping")
+    assert ready(known)[0] is False
+
+
+async def test_a_worker_that_lacks_a_part_is_not_ready_and_says_which() -> None:
+    known = Health()
+    known.ready()
+    await looked_at(known, temporal="does not poll q", postgres=UnreachableError("away"))
+    assert ready(known) == (False, {"temporal": "does not poll q", "postgres": "away"})
+    assert known.health_page({})[0], "a new start would not help"
+
+
+async def test_a_look_that_is_old_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = Health()
+    known.ready()
+    await looked_at(known, temporal="")
+    later = time.monotonic() + health_module.LOOK_LASTS_S + 1
+    monkeypatch.setattr(health_module.time, "monotonic", lambda: later)
+    assert ready(known)[0] is False
