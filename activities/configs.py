@@ -116,7 +116,9 @@ async def _released(
     """Let go of every key that is not overridden any more: Kafka has what the user had."""
     assert topic.topic_id is not None
     done = [
-        await services.control_plane.release_config(topic.topic_id, key, override.user_value)
+        await services.control_plane.release_config(
+            topic.topic_id, key, override.user_value, topic.round
+        )
         for key, override in topic.overrides.items()
         if key not in overridden
     ]

@@ -249,3 +249,21 @@ async def test_who_slept_over_an_abort_overrides_nothing(scene: Scene) -> None:
         await scene.plane.override_config(topic_id, key, "1", "9", round=1)
     assert await scene.plane.config_overrides_of(topic_id) == {}
     await scene.plane.override_config(topic_id, key, "1", "500", round=2)
+
+
+async def test_who_slept_over_an_abort_lets_go_of_nothing(scene: Scene) -> None:
+    """It has seen the user's value in Kafka, where the next migration's stands by now: nobody would
+    know any more that it is not the user's."""
+    name, (log,) = await scene.tracking_topic()
+    topic_id, key = log.topic_id, "flush.messages"
+    await scene.plane.override_config(topic_id, key, "1", "9", round=1)
+    await scene.plane.abort_migration(topic_id)
+    assert await scene.plane.release_config(topic_id, key, "9", round=1)
+    await scene.plane.stop_tracking(name)
+    await scene.plane.begin_tracking(
+        name, topic_id, TrackingKind.MIGRATED, 1, "CreateTime", 1_048_588
+    )
+    await scene.plane.override_config(topic_id, key, "1", "9", round=2)
+    with pytest.raises(RoundOver, match=r"round 1 .* is over"):
+        await scene.plane.release_config(topic_id, key, "9", round=1)
+    assert (await scene.plane.config_overrides_of(topic_id))[key] == ConfigOverride(key, "1", "9")

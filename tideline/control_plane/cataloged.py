@@ -334,8 +334,10 @@ class CatalogedControlPlane:
             await self.count([replace(stays, **found)])
         return follows
 
-    async def release_config(self, topic_id: UUID, key: str, user_value: str | None) -> bool:
-        released = await self._plane.release_config(topic_id, key, user_value)
+    async def release_config(
+        self, topic_id: UUID, key: str, user_value: str | None, round: int | None = None
+    ) -> bool:
+        released = await self._plane.release_config(topic_id, key, user_value, round)
         if released:
             await self._note_config(topic_id, key)
         return released

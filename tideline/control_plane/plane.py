@@ -652,9 +652,12 @@ class ControlPlane(Protocol):
         the suffix enforces it if it still enforces ``seen`` and the user has not set the key since.
         Answers whether it does. Values as DescribeConfigs has them."""
 
-    async def release_config(self, topic_id: UUID, key: str, user_value: str | None) -> bool:
+    async def release_config(
+        self, topic_id: UUID, key: str, user_value: str | None, round: int | None = None
+    ) -> bool:
         """End the override of ``key``, once Kafka has ``user_value``. False while the user's value
-        is another one by now: Kafka must get that first."""
+        is another one by now: Kafka must get that first. ``round``: in which Kafka was seen to have
+        it; ``None`` is the present one, whichever it is. Raises ``RoundOver``."""
 
     async def config_overrides_of(self, topic_id: UUID) -> dict[str, ConfigOverride]:
         """The topic's config overrides, by key."""

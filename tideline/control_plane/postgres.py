@@ -598,9 +598,11 @@ class PostgresControlPlane(ControlPlane):
         function = Function("follow_default_limit", value(bool))
         return await self._call(function, topic_id, key, seen, default)
 
-    async def release_config(self, topic_id: UUID, key: str, user_value: str | None) -> bool:
+    async def release_config(
+        self, topic_id: UUID, key: str, user_value: str | None, round: int | None = None
+    ) -> bool:
         function = Function("release_config", value(bool))
-        return await self._call(function, topic_id, key, user_value)
+        return await self._call(function, topic_id, key, user_value, round)
 
     async def config_overrides_of(self, topic_id: UUID) -> dict[str, ConfigOverride]:
         found = await self._call(Function("config_overrides_of", rows(ConfigOverride)), topic_id)

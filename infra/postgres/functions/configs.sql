@@ -44,10 +44,18 @@ END
 $$;
 
 -- Kafka has the user's value again. Answers false while the user's value is another one by now:
--- Kafka must get that first.
-CREATE FUNCTION release_config(p_topic_id uuid, p_key text, p_user_value text) RETURNS boolean
+-- Kafka must get that first. Of the round in which Kafka was seen to have it: an attempt that slept
+-- over an abort would let go of what a later migration holds, and with it of the user's value. Null:
+-- whichever round it is.
+CREATE FUNCTION release_config(
+    p_topic_id uuid, p_key text, p_user_value text, p_round integer DEFAULT NULL
+) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+DECLARE
+    v_topic topics;
 BEGIN
+    SELECT * INTO v_topic FROM topics WHERE topic_id = p_topic_id FOR NO KEY UPDATE;
+    PERFORM assert_round(v_topic, p_round);
     DELETE FROM config_overrides
         WHERE topic_id = p_topic_id AND key = p_key
             AND user_value IS NOT DISTINCT FROM p_user_value;

@@ -928,8 +928,12 @@ class MemoryControlPlane(ControlPlane):
         await self.update_topic_limits(topic_id, **limits)
         return True
 
-    async def release_config(self, topic_id: UUID, key: str, user_value: str | None) -> bool:
+    async def release_config(
+        self, topic_id: UUID, key: str, user_value: str | None, round: int | None = None
+    ) -> bool:
         topic = self.topics.by_id(topic_id)
+        if topic is not None:
+            topic.assert_round(round)
         if topic is None or key not in topic.overrides:
             return True
         if topic.overrides[key].user_value != user_value:
