@@ -192,10 +192,10 @@ async def test_a_change_by_the_user_while_a_key_is_let_go_of_reaches_kafka(world
     await reach(world, ConfigStage.TRACKED)
     release = world.plane.release_config
 
-    async def overtaken(topic_id: UUID, key: str, user_value: str | None, of: int) -> bool:
+    async def overtaken(topic_id: UUID, key: str, user_value: str | None, *of: Any) -> bool:
         if user_value == "5000":
             await world.plane.update_user_config(topic_id, key, "6000")
-        return await release(topic_id, key, user_value, of)
+        return await release(topic_id, key, user_value, *of)
 
     world.plane.release_config = overtaken  # type: ignore[method-assign]
     world.plane.status = TopicStatus.ABORTED
