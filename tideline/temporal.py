@@ -39,6 +39,7 @@ from tideline.domain import failures
 from tideline.domain.messages import (
     SEARCH_ATTRIBUTES,
     TOPIC_WORKFLOW,
+    WAITING_MEMO,
     Query,
     SearchAttribute,
     TopicMigrationInput,
@@ -63,7 +64,6 @@ from tideline.settings import TemporalSettings
 _TYPES = {
     "Keyword": IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD,
     "Int": IndexedValueType.INDEXED_VALUE_TYPE_INT,
-    "Text": IndexedValueType.INDEXED_VALUE_TYPE_TEXT,
 }
 
 R = TypeVar("R")
@@ -470,6 +470,8 @@ class RunningTopic:
     stage: str
     """Empty while the name is being resolved."""
     waiting_reason: str
+    waits: str = ""
+    """A :class:`tideline.domain.waits.Waits`: the kind of the reason."""
 
 
 async def running_topics(client: Client, topic: str | None = None) -> list[RunningTopic]:
@@ -489,8 +491,9 @@ async def running_topics(client: Client, topic: str | None = None) -> list[Runni
                 continue
             known = {pair.key.name: pair.value for pair in execution.typed_search_attributes}
             stage = str(known.get(SearchAttribute.PHASE, ""))
-            reason = str(known.get(SearchAttribute.WAITING_REASON, ""))
-            found.append(RunningTopic(execution.id, parts[2], stage, reason))
+            waits = str(known.get(SearchAttribute.WAITS, ""))
+            reason = str((await execution.memo()).get(WAITING_MEMO, ""))
+            found.append(RunningTopic(execution.id, parts[2], stage, reason, waits))
     return found
 
 

@@ -16,9 +16,7 @@ from temporalio.exceptions import TimeoutError as NoAnswerInTime
 with workflow.unsafe.imports_passed_through():
     from tideline.domain import failures
     from tideline.domain.messages import TopicActivity, waits_queue
-
-TIMED_OUT = "TimedOut"
-"""Kind of a failure: no attempt answered in time, perhaps because no worker runs."""
+    from tideline.domain.waits import Waits, waits_after
 
 NOT_RETRIED_BY_TEMPORAL = [*failures.NON_RETRYABLE, failures.WAITING]
 """The workflow decides what follows these. A wait is repeated by the workflow, too, because only
@@ -35,12 +33,12 @@ PATIENT = RetryPolicy(
 
 
 class CallFailed(Exception):
-    """An activity failed for good. ``kind`` is one of ``tideline.domain.failures``, or
-    :data:`TIMED_OUT`, or the class of an unexpected error."""
+    """An activity failed for good. ``kind`` is one of ``tideline.domain.failures``, or the class of
+    an unexpected error; ``waits``: for what, if it is tried again."""
 
-    def __init__(self, kind: str, message: str) -> None:
+    def __init__(self, kind: str, message: str, waits: Waits = Waits.OTHER) -> None:
         super().__init__(message)
-        self.kind, self.message = kind, message
+        self.kind, self.message, self.waits = kind, message, waits
 
 
 class Interrupted(Exception):
@@ -191,23 +189,26 @@ def failed(call: Call, error: FailureError) -> CallFailed:
     is, another's inside an ``ActivityError``."""
     match error.cause if isinstance(error, ActivityError) else error:
         case ApplicationError() as cause:
-            return CallFailed(cause.type or type(cause).__name__, cause.message)
+            kind, message = cause.type or type(cause).__name__, cause.message
         case NoAnswerInTime() as cause:
             why = "is a worker running?"
             if isinstance(cause.cause, ApplicationError):
                 why = f"the last attempt said: {cause.cause.message}"
-            return CallFailed(TIMED_OUT, f"{call.name}: no answer in time; {why}")
+            kind, message = failures.TIMED_OUT, f"{call.name}: no answer in time; {why}"
         case other:
-            return CallFailed(type(other).__name__, str(other or error))
+            kind, message = type(other).__name__, str(other or error)
+    return CallFailed(kind, message, waits_after(call.name, kind))
 
 
 class RetryUntilSuccess:
     """The calls of one workflow that are tried until they succeed. ``report`` gets the reason why
-    one has not yet, and an empty one when it has. ``must_continue``: asked after each failed try
-    whether it is time for a new run."""
+    one has not yet and its kind, and an empty one when it has. ``must_continue``: asked after each
+    failed try whether it is time for a new run."""
 
     def __init__(
-        self, report: Callable[[str], None], must_continue: Callable[[], bool] = not_interrupted
+        self,
+        report: Callable[[str, Waits], None],
+        must_continue: Callable[[], bool] = not_interrupted,
     ) -> None:
         self._report, self._must_continue = report, must_continue
         self._at_once = False
@@ -233,13 +234,13 @@ class RetryUntilSuccess:
                 if failure.kind in reraise:
                     raise
                 tries += 1
-                self._report(failure.message)
+                self._report(failure.message, failure.waits)
                 await self.wait_before_retry(tries, interrupted)
                 if self._must_continue():
                     raise Interrupted from failure
             else:
                 if tries:
-                    self._report("")
+                    self._report("", Waits.NOTHING)
                 return result
 
     async def wait_before_retry(self, failed: int, interrupted: Callable[[], bool]) -> None:

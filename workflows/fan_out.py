@@ -37,6 +37,7 @@ with workflow.unsafe.imports_passed_through():
         WaitsFor,
     )
     from tideline.domain.migration import Phase
+    from tideline.domain.waits import Waits
     from workflows.calls import Interrupted
     from workflows.reporting import now, search_attributes_at_start
     from workflows.topic_state import TopicState
@@ -309,7 +310,8 @@ class FanOut:
         reason = f"its workflow was ended from outside ({why}); it is started again"
         # It does not ask while it does not run. A run without the patch counted it as if it did.
         waits_for = WaitsFor.NOTHING if self._state.lets_through else known.waits_for
-        self._state.receive(replace(known, since=now(), waiting_reason=reason, waits_for=waits_for))
+        told = replace(known, since=now(), waiting_reason=reason, waits=Waits.RESTART)
+        self._state.receive(replace(told, waits_for=waits_for))
         self._state.not_through(partition)
         self._show()
         await asyncio.sleep(START_AGAIN_AFTER.total_seconds())

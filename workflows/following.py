@@ -15,6 +15,7 @@ from temporalio import workflow
 with workflow.unsafe.imports_passed_through():
     from tideline.domain import failures
     from tideline.domain.messages import Followed, JoinRequest, TopicActivity, TopicOutcome
+    from tideline.domain.waits import Waits
     from workflows.calls import Interrupted, RetryUntilSuccess, history_is_long, slow
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 30.0
@@ -28,7 +29,7 @@ class Following:
     follows: JoinRequest
 
 
-async def follow(request: JoinRequest, report: Callable[[str], None]) -> TopicOutcome:
+async def follow(request: JoinRequest, report: Callable[[str, Waits], None]) -> TopicOutcome:
     """The outcome of the topic's own workflow. ``report`` gets the reason why it cannot be looked
     at, and an empty one when it can. Raises :class:`workflows.calls.CallFailed` when that workflow
     has failed."""

@@ -50,6 +50,7 @@ with workflow.unsafe.imports_passed_through():
     from tideline.domain.migration import PHASE_ORDER, UNDEFINED_OFFSET, Phase, phase_rule
     from tideline.domain.operator_choices import DECIDER
     from tideline.domain.options import MigrationOptions
+    from tideline.domain.waits import Waits
     from workflows import phases
     from workflows.calls import (
         CallFailed,
@@ -86,7 +87,7 @@ class PartitionMigration:
         self._given = given
         self._ref = given.ref
         self._state = given.state
-        self._waiting_reason = ""
+        self._waiting_reason, self._waits = "", Waits.NOTHING
         self._failed_tries = 0
         self._phase_began = workflow.time()
         self._search_attributes = SearchAttributes()
@@ -257,7 +258,7 @@ class PartitionMigration:
 
     async def _after_failure(self, phase: Phase, failure: CallFailed) -> None:
         self._failed_tries += 1
-        reason = failure.message
+        reason, waits = failure.message, failure.waits
         if phases.PHASE_CALLS[phase].parks_producers:
             if self._does(phases.ASKS_FOR_EACH_PAUSE):
                 self._state.round += 1
@@ -265,6 +266,7 @@ class PartitionMigration:
             if has_ended(self._state) or crossed(self._state):
                 return
             self._move_to(Phase.DRAIN_TRANSACTIONS)
+            waits = Waits.WRITE_PAUSE
             reason = (
                 f"write pause {self._state.write_pauses} ended without B0, producers go on: "
                 f"{phase} failed: {reason}"
@@ -281,7 +283,7 @@ class PartitionMigration:
             self._believe(await self._ask(Unsettled.WHERE_IT_STANDS))
             if has_ended(self._state):
                 return
-        self._waits_because(self._with_its_age(phase, failure.kind, reason))
+        self._waits_because(self._with_its_age(phase, failure.kind, reason), waits)
         # An activity that waits has waited for seconds already. For tiering every partition of the
         # topic waits at the same time, and longer than for anything else.
         waited = failure.kind == failures.WAITING and phase is not Phase.READINESS
@@ -343,7 +345,7 @@ class PartitionMigration:
             paused = reason == paused_because(self._state)
             if paused:
                 self._give_permit_back(phase)
-            self._waits_because(reason)
+            self._waits_because(reason, Waits.PAUSED if paused else Waits.TOPIC)
             await workflow.wait_condition(partial(self._is_news, reason))
             if paused:
                 self._give_permit_back(phase)  # it came meanwhile
@@ -405,10 +407,10 @@ class PartitionMigration:
         if phase not in (Phase.QUIESCE, Phase.VALIDATE) and not told:
             self._report()
 
-    def _waits_because(self, reason: str) -> None:
+    def _waits_because(self, reason: str, waits: Waits) -> None:
         if reason == self._waiting_reason:
             return
-        self._waiting_reason = reason
+        self._waiting_reason, self._waits = reason, waits
         self._upsert()
         self._report()
         workflow.set_current_details(details(self.status()))
@@ -419,12 +421,14 @@ class PartitionMigration:
             topic=known.topic,
             phase=known.phase,
             waiting_reason=known.waiting_reason,
+            waits=self._waits,
             boundary=known.boundary,
         )
 
     def _report(self) -> None:
         report = report_of(self._ref, self._state, self._waiting_reason)
-        self._reporter.send(replace(report, rests=self._rests()))
+        waits = self._waits if report.waiting_reason else Waits.NOTHING
+        self._reporter.send(replace(report, rests=self._rests(), waits=waits))
 
     @workflow.query(name=Query.STATUS)
     def status(self) -> PartitionStatus:

@@ -9,6 +9,7 @@ from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
     from tideline.domain.messages import ReadinessFound, ReadinessRequest, TopicActivity
+    from tideline.domain.waits import Waits
     from workflows.calls import CallFailed, Interrupted, RetryUntilSuccess, slow
     from workflows.fan_out import FanOut
     from workflows.phases import TOPIC_IS_GONE
@@ -22,7 +23,9 @@ class TopicReadiness:
     """Looks while some partition waits for it; :meth:`run` runs beside the topic's stages.
     ``show`` gets the reason why partitions are not ready yet, and an empty one when they are."""
 
-    def __init__(self, state: TopicState, fan_out: FanOut, show: Callable[[str], None]) -> None:
+    def __init__(
+        self, state: TopicState, fan_out: FanOut, show: Callable[[str, Waits], None]
+    ) -> None:
         self._state, self._fan_out, self._show = state, fan_out, show
         self._retrying = RetryUntilSuccess(show)
         self._misses = 0
@@ -83,8 +86,9 @@ class TopicReadiness:
             return
         first = next(iter(reasons.items()), None)
         if first is None or not waiting:
-            self._show("")
+            self._show("", Waits.NOTHING)
             return
         others = f"; {waiting - 1} more are not ready" if waiting > 1 else ""
         reason = f"partition {first[0]}: {first[1]}{others}"
-        self._show(with_age(reason, state.since, state.options.segment_wait_ms))
+        told = with_age(reason, state.since, state.options.segment_wait_ms)
+        self._show(told, Waits.SEGMENTS)

@@ -16,15 +16,18 @@ from temporalio.common import (
 from temporalio.exceptions import TemporalError
 
 with workflow.unsafe.imports_passed_through():
-    from tideline.domain.messages import PartitionReport, SearchAttribute, Signal
+    from tideline.domain.messages import WAITING_MEMO, PartitionReport, SearchAttribute, Signal
+    from tideline.domain.waits import Waits
 
 PHASE = SearchAttributeKey.for_keyword(SearchAttribute.PHASE)
 TOPIC = SearchAttributeKey.for_keyword(SearchAttribute.TOPIC)
 BOUNDARY = SearchAttributeKey.for_int(SearchAttribute.BOUNDARY)
-WAITING_REASON = SearchAttributeKey.for_text(SearchAttribute.WAITING_REASON)
+WAITS = SearchAttributeKey.for_keyword(SearchAttribute.WAITS)
 
-MAX_REASON = 500
-"""Characters of a waiting reason that are kept as a search attribute."""
+REASON_IN_MEMO = "reason-in-memo-2026-11"
+"""Patch: before it no memo was written. Asked only of a workflow that waits: most never do."""
+MAX_REASON = 2_000
+"""Characters of a waiting reason that are kept in the memo: each list of workflows carries it."""
 MAX_REPORTED = 1_500
 """Bytes of one in a report, as JSON: a topic's workflow keeps the newest report of each partition.
 The partition's own workflow has it whole."""
@@ -54,8 +57,10 @@ class SearchAttributes:
     waiting_reason: str = ""
     boundary: int = -1
 
-    def update(self, *, topic: str, phase: str, waiting_reason: str, boundary: int = -1) -> None:
-        """Write those that differ."""
+    def update(
+        self, *, topic: str, phase: str, waiting_reason: str, waits: Waits, boundary: int = -1
+    ) -> None:
+        """Write those that differ; the reason itself into the memo."""
         reason = waiting_reason[:MAX_REASON]
         updates: list[SearchAttributeUpdate[Any]] = []
         if topic != self.topic:
@@ -63,15 +68,15 @@ class SearchAttributes:
         if phase != self.phase:
             updates.append(PHASE.value_set(phase))
         if reason != self.waiting_reason:
-            updates.append(
-                WAITING_REASON.value_set(reason) if reason else WAITING_REASON.value_unset()
-            )
+            updates.append(WAITS.value_set(waits or Waits.OTHER) if reason else WAITS.value_unset())
         if boundary != self.boundary:
             updates.append(
                 BOUNDARY.value_set(boundary) if boundary >= 0 else BOUNDARY.value_unset()
             )
         if updates:
             workflow.upsert_search_attributes(updates)
+        if reason != self.waiting_reason and workflow.patched(REASON_IN_MEMO):
+            workflow.upsert_memo({WAITING_MEMO: reason or None})
         self.topic, self.phase = topic, phase
         self.waiting_reason, self.boundary = reason, boundary
 

@@ -48,6 +48,7 @@ with workflow.unsafe.imports_passed_through():
         users_local_retention,
         wanted_local_retention,
     )
+    from tideline.domain.waits import Waits
     from workflows.calls import (
         Call,
         CallFailed,
@@ -90,7 +91,7 @@ class TieredStorageChange:
         self._given: TieredStorageInput | None = None
         self._progress: TieredStorageProgress | None = None
         self._redirected = False
-        self._waiting_reason = ""
+        self._waiting_reason, self._waits = "", Waits.NOTHING
         self._since = now()
         self._step = REVIEWING
         self._search_attributes = SearchAttributes()
@@ -245,7 +246,8 @@ class TieredStorageChange:
                 return
             self._waits_because(
                 f"{found.describe()}; what Kafka has not deleted by {progress.collect_at} is "
-                "collected"
+                "collected",
+                Waits.DELETION,
             )
             await self._sleep(min(wait, max(collect_at - workflow.now(), LOOK_AGAIN[0])))
             wait = min(wait * 2, LOOK_AGAIN[1])
@@ -343,9 +345,9 @@ class TieredStorageChange:
         self._step, self._since = step, now()
         self._show()
 
-    def _waits_because(self, reason: str) -> None:
+    def _waits_because(self, reason: str, waits: Waits = Waits.NOTHING) -> None:
         if reason != self._waiting_reason:
-            self._waiting_reason = reason
+            self._waiting_reason, self._waits = reason, waits
             self._show()
 
     def _show(self) -> None:
@@ -354,6 +356,7 @@ class TieredStorageChange:
             topic=known.topic,
             phase=f"tiered storage: {known.step}",
             waiting_reason=known.waiting_reason,
+            waits=self._waits,
         )
         rows: list[tuple[str, object]] = [
             ("topic", f"{known.topic} {known.topic_id}".rstrip()),

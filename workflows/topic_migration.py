@@ -44,6 +44,7 @@ with workflow.unsafe.imports_passed_through():
         GapRequest,
         GapStep,
     )
+    from tideline.domain.waits import Waits
     from workflows.calls import (
         Call,
         CallFailed,
@@ -120,7 +121,10 @@ class TopicMigration:
         return outcome
 
     async def _resolve(self, given: TopicMigrationInput) -> TopicRef:
-        retrying = RetryUntilSuccess(workflow.set_current_details, may_continue_anywhere)
+        def show(reason: str, _: Waits) -> None:
+            workflow.set_current_details(reason)
+
+        retrying = RetryUntilSuccess(show, may_continue_anywhere)
         try:
             call = slow(TopicActivity.RESOLVE_TOPIC, TopicRef)
             ref: TopicRef = await retrying.call(call, given, reraise=REFUSALS)
@@ -131,8 +135,8 @@ class TopicMigration:
         return ref
 
     async def _follow(self, request: JoinRequest) -> TopicOutcome:
-        def report(reason: str) -> None:
-            self._show_followed(request.ref, reason)
+        def report(reason: str, waits: Waits = Waits.NOTHING) -> None:
+            self._show_followed(request.ref, reason, waits)
 
         report("")
         try:
@@ -140,11 +144,13 @@ class TopicMigration:
         except CallFailed as failure:
             raise refused(failure) from failure
 
-    def _show_followed(self, ref: TopicRef, reason: str) -> None:
+    def _show_followed(self, ref: TopicRef, reason: str, waits: Waits = Waits.NOTHING) -> None:
         self._follows = ref.workflow_id
         known = f"Follows `{ref.workflow_id}`: look and steer there."
         workflow.set_current_details(f"{known} {reason}".rstrip())
-        self._search_attributes.update(topic=ref.topic, phase="following", waiting_reason=reason)
+        self._search_attributes.update(
+            topic=ref.topic, phase="following", waiting_reason=reason, waits=waits
+        )
 
     async def _join(self, request: JoinRequest) -> TopicOutcome:
         """As an older version did."""
@@ -181,7 +187,10 @@ class TopicMigration:
         state = run.state
         reason = state.reason(run.waiting_reason)
         self._search_attributes.update(
-            topic=state.ref.topic, phase=state.stage, waiting_reason=reason
+            topic=state.ref.topic,
+            phase=state.stage,
+            waiting_reason=reason,
+            waits=state.waits(run.waits),
         )
         workflow.set_current_details(markdown_table(state.details(reason)))
 

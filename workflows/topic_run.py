@@ -44,6 +44,7 @@ with workflow.unsafe.imports_passed_through():
         changed_options,
         too_late,
     )
+    from tideline.domain.waits import Waits
     from workflows.calls import (
         Call,
         CallFailed,
@@ -99,7 +100,7 @@ class TopicRun:
 
     def __init__(self, state: TopicState, changed: Callable[[], None]) -> None:
         self.state = state
-        self.waiting_reason = ""
+        self.waiting_reason, self.waits = "", Waits.NOTHING
         self.retrying = RetryUntilSuccess(self._waits_because, may_continue_anywhere)
         self.fan_out = FanOut(state, self._arm, changed)
         self.readiness = TopicReadiness(state, self.fan_out, self._waits_because)
@@ -172,7 +173,7 @@ class TopicRun:
 
     async def _while_paused(self) -> None:
         if self.state.paused:
-            self._waits_because(PAUSED_REASON)
+            self._waits_because(PAUSED_REASON, Waits.PAUSED)
             await workflow.wait_condition(
                 lambda: not self.state.paused or self._urgent() or may_continue_anywhere()
             )
@@ -298,7 +299,7 @@ class TopicRun:
                     if failure.kind in REFUSALS:
                         raise
                     tries += 1
-                    self._waits_because(failure.message)
+                    self._waits_because(failure.message, failure.waits)
                 else:
                     if tries:
                         self._waits_because("")
@@ -501,18 +502,19 @@ class TopicRun:
         if decision.won:
             await self._restore()
             raise asyncio.CancelledError
-        self._waits_because(f"a cancel was refused, as an abort would be: {decision.reason}")
+        why = f"a cancel was refused, as an abort would be: {decision.reason}"
+        self._waits_because(why, Waits.OPERATOR)
 
     # What operators see
 
     def _move_to(self, stage: Stage) -> None:
         self.state.stage, self.state.since = stage, now()
-        self.waiting_reason = ""
+        self.waiting_reason, self.waits = "", Waits.NOTHING
         self._changed()
 
-    def _waits_because(self, reason: str) -> None:
+    def _waits_because(self, reason: str, waits: Waits = Waits.NOTHING) -> None:
         if reason != self.waiting_reason:
-            self.waiting_reason = reason
+            self.waiting_reason, self.waits = reason, waits
             self._changed()
 
 

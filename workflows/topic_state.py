@@ -24,6 +24,7 @@ from tideline.domain.messages import (
 from tideline.domain.migration import LET_THROUGH, MOST_WRITE_PAUSES, Phase
 from tideline.domain.options import MigrationOptions
 from tideline.domain.report_columns import packed, unpacked
+from tideline.domain.waits import Waits
 from workflows.tally import Tally
 
 
@@ -152,7 +153,8 @@ class TopicState:
             return replace(report, unsure=False)
         if before.ended:
             return before
-        return replace(before, waiting_reason=report.waiting_reason, rests=False)
+        reason, waits = report.waiting_reason, report.waits
+        return replace(before, waiting_reason=reason, waits=waits, rests=False)
 
     def decide(self, *, lets_through: bool) -> None:
         """Whether this run does. One that does not may be taken by a worker of an older version,
@@ -388,21 +390,28 @@ class TopicState:
 
     def reason(self, waiting_reason: str) -> str:
         """Why the migration waits: the workflow's own reason, or that of a partition."""
-        return waiting_reason or self._reason()
+        return waiting_reason or self._why()[0]
 
-    def _reason(self) -> str:
+    def waits(self, waits: Waits) -> Waits:
+        """The kind of that reason; ``waits``: of the workflow's own."""
+        return waits or self._why()[1]
+
+    def _why(self) -> tuple[str, Waits]:
         if self.paused and self.tried_first and self.stage is Stage.CROSSING:
-            return (
+            why = (
                 f"{self.tally.crossed} partitions have crossed before the others "
                 f"(first_partitions={self.options.first_partitions}): look at them, then resume"
             )
+            return why, Waits.OPERATOR
         if self.paused:
-            return PAUSED_REASON
+            return PAUSED_REASON, Waits.PAUSED
         if self.share == 0 and self.stage is Stage.CROSSING and self.tally.to_do:
-            return "no partition may begin to cross: operators allow none now (`tideline limits`)"
+            why = "no partition may begin to cross: operators allow none now (`tideline limits`)"
+            return why, Waits.OPERATOR
         for first in self.tally.waiting[:1]:
-            return f"partition {first}: {self.partitions[first].waiting_reason}"
-        return ""
+            report = self.partitions[first]
+            return f"partition {first}: {report.waiting_reason}", Waits(report.waits)
+        return "", Waits.NOTHING
 
     def details(self, reason: str) -> list[tuple[str, object]]:
         """For the Temporal UI; costs the same however many partitions there are. ``reason``: of

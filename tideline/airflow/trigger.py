@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tideline.airflow.temporal.following import ENDED, FAILED, SILENT, Ended
 from tideline.airflow.temporal.trigger import TemporalWorkflowTrigger
+from tideline.domain.messages import WAITING_MEMO, SearchAttribute
 from tideline.errors import TidelineError
 from tideline.settings import AirflowSettings, load
 
@@ -103,14 +104,10 @@ class TopicMigrationTrigger(TemporalWorkflowTrigger):
         return {"status": one.status, "message": f"{why}{one.message}"}
 
     def shown(self, description: WorkflowExecutionDescription) -> str:
-        shown = description.search_attributes
-        facts = [
-            str(value)
-            for name in ("TidelinePhase", "TidelineWaitingReason")
-            for value in shown.get(name, ())
-            if value
-        ]
-        return ": ".join(facts)
+        facts = [str(v) for v in description.search_attributes.get(SearchAttribute.PHASE, ())]
+        if payload := description.raw_info.memo.fields.get(WAITING_MEMO):
+            facts.append(description.data_converter.payload_converter.from_payload(payload, str))
+        return ": ".join(filter(None, facts))
 
     async def on_kill(self) -> None:
         from tideline.airflow import migrations

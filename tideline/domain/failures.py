@@ -26,6 +26,9 @@ TOPIC_CHANGED = "TopicChanged"
 """The name now belongs to a topic with another id, or the topic has more partitions."""
 REFUSED = "Refused"
 """A rule forbids it; nothing was changed."""
+TIMED_OUT = "TimedOut"
+"""No attempt answered in time, perhaps because no worker runs: what a workflow makes of Temporal's
+timeout, which no activity reports."""
 STALE_STAGE = "StaleStage"
 """Postgres no longer allows this config stage: the attempt is out of date."""
 

@@ -318,16 +318,19 @@ class SearchAttribute(StrEnum):
     PHASE = "TidelinePhase"
     TOPIC = "TidelineTopic"
     BOUNDARY = "TidelineBoundary"
-    WAITING_REASON = "TidelineWaitingReason"
+    WAITS = "TidelineWaits"
+    """A :class:`tideline.domain.waits.Waits`."""
 
 
 SEARCH_ATTRIBUTES = {
     SearchAttribute.PHASE.value: "Keyword",
     SearchAttribute.TOPIC.value: "Keyword",
     SearchAttribute.BOUNDARY.value: "Int",
-    SearchAttribute.WAITING_REASON.value: "Text",
+    SearchAttribute.WAITS.value: "Keyword",
 }
 """Name to Temporal's type. The worker registers those that a namespace does not have."""
+WAITING_MEMO = "waiting_reason"
+"""Field of the workflows' memo: why it waits, in prose. Not there while it does not."""
 
 
 class Update(StrEnum):
@@ -404,6 +407,8 @@ class PartitionReport:
     """Crossed and cleaned, and its workflow has ended: the topic's goes on with it."""
     unsure: bool = False
     """Its workflow was started, and Postgres has not told it yet whether the partition has B0."""
+    waits: str = ""
+    """A :class:`tideline.domain.waits.Waits`: the kind of the reason."""
 
     @property
     def crossed(self) -> bool:
@@ -435,6 +440,8 @@ class PartitionColumns:
     round: list[int]
     reasons: dict[str, str]
     """By partition, as many as there is room for."""
+    waits: dict[str, str] = field(default_factory=dict)
+    """The kinds of these."""
     rests: list[int] = field(default_factory=list)
     """The partitions that do."""
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 SETTING = "TIDELINE_MIGRATION_PARALLEL_TOPICS"
-_WAITS = "waits for one of "
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +54,6 @@ def share_of(limit: int, before: int, topics: int) -> int:
 def waiting_reason(places: int, before: int) -> str:
     """Why a migration has not begun."""
     return (
-        f"{_WAITS}{places} places of topics that migrate at once ({SETTING}, `tideline limits`); "
-        f"{before} before it"
+        f"waits for one of {places} places of topics that migrate at once ({SETTING}, "
+        f"`tideline limits`); {before} before it"
     )
-
-
-def waits_for_place(reason: str) -> bool:
-    """Whether ``reason`` is one of :func:`waiting_reason`: nobody need look after it."""
-    return reason.startswith(_WAITS)

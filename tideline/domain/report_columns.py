@@ -20,6 +20,7 @@ _WAITS = list(WaitsFor)
 
 def packed(reports: Sequence[PartitionReport]) -> PartitionColumns:
     """``reports``: of partitions 0, 1, 2 … in this order."""
+    reasons = dict(_reasons(reports))
     phases = list(dict.fromkeys(report.phase for report in reports))
     place = {phase: number for number, phase in enumerate(phases)}
     return PartitionColumns(
@@ -30,7 +31,8 @@ def packed(reports: Sequence[PartitionReport]) -> PartitionColumns:
         leader_epoch=[report.leader_epoch for report in reports],
         waits_for=[_WAITS.index(report.waits_for) for report in reports],
         round=[report.round for report in reports],
-        reasons=dict(_reasons(reports)),
+        reasons=reasons,
+        waits={str(r.partition): r.waits for r in reports if str(r.partition) in reasons},
         rests=[report.partition for report in reports if report.rests],
     )
 
@@ -53,6 +55,7 @@ def unpacked(columns: PartitionColumns) -> list[PartitionReport]:
             columns.reasons.get(str(partition), ""),
             round_,
             partition in rests,
+            waits=columns.waits.get(str(partition), ""),
         )
         for partition, (phase, since, boundary, leader_epoch, waits_for, round_) in enumerate(rows)
     ]

@@ -18,12 +18,14 @@ from prometheus_client import REGISTRY, CollectorRegistry, Gauge
 
 from tideline.control_plane import ControlPlane
 from tideline.control_plane.model import MigrationRequest, RequestState, TrackedTopic
-from tideline.domain.messages import PAUSED_REASON, TopicOutcome, TopicRef
-from tideline.domain.places import waits_for_place
+from tideline.domain.messages import TopicOutcome, TopicRef
+from tideline.domain.waits import Waits
 from tideline.errors import TidelineError
 from tideline.temporal import MigrationFailed, NoSuchMigration, RunningTopic
 
 LOOK_EVERY_S = 30.0
+_WAIT_BY_THEMSELVES = (Waits.NOTHING, Waits.PAUSED, Waits.PLACE)
+"""An operator's pause ends by the operator, a wait for a place by itself."""
 log = structlog.get_logger()
 
 
@@ -71,17 +73,12 @@ class AttendanceGauges:
         for topic in seen.unattended:
             self._unattended.labels(topic).set(1)
         for running in seen.running:
-            if _needs_looking_after(running.waiting_reason):
+            if running.waits not in _WAIT_BY_THEMSELVES:
                 self._waiting.labels(running.topic, running.stage).set(1)
         states = Counter(request.state for request in seen.requests)
         for state in RequestState:
             self._requests.labels(state.value).set(states[state])
         self._looked.set(now_s)
-
-
-def _needs_looking_after(reason: str) -> bool:
-    """An operator's pause ends by the operator, a wait for a place by itself."""
-    return bool(reason) and reason != PAUSED_REASON and not waits_for_place(reason)
 
 
 class Attendance:

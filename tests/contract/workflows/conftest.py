@@ -20,7 +20,7 @@ KEYS: list[SearchAttributeKey[int] | SearchAttributeKey[str]] = [
     reporting.PHASE,
     reporting.TOPIC,
     reporting.BOUNDARY,
-    reporting.WAITING_REASON,
+    reporting.WAITS,
 ]
 
 

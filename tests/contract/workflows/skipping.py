@@ -30,7 +30,7 @@ TYPES = {
     "TidelinePhase": IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD,
     "TidelineTopic": IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD,
     "TidelineBoundary": IndexedValueType.INDEXED_VALUE_TYPE_INT,
-    "TidelineWaitingReason": IndexedValueType.INDEXED_VALUE_TYPE_TEXT,
+    "TidelineWaits": IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD,
 }
 MOST_FORGOTTEN = 50
 """A test that leaves more behind is none of ours."""

@@ -17,9 +17,9 @@ from tests.support.waiting import bounded
 from tests.temporal_build import BUILD_ID
 from tideline.domain import failures
 from tideline.domain.messages import (
+    WAITING_MEMO,
     AbortDecision,
     ConfigStage,
-    SearchAttribute,
     TopicActivity,
 )
 from tideline.domain.migration import Phase
@@ -86,8 +86,8 @@ async def waiting_reasons(world: World, client: Client) -> list[str]:
     topic = client.get_workflow_handle(world.ref.workflow_id)
     told = []
     async for event in topic.fetch_history_events():
-        shown = event.upsert_workflow_search_attributes_event_attributes.search_attributes
-        if payload := shown.indexed_fields.get(SearchAttribute.WAITING_REASON):
+        shown = event.workflow_properties_modified_event_attributes.upserted_memo
+        if payload := shown.fields.get(WAITING_MEMO):
             told.append(client.data_converter.payload_converter.from_payload(payload))
     return [reason for reason in dict.fromkeys(told) if reason]
 

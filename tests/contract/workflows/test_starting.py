@@ -26,6 +26,7 @@ from tideline.domain.messages import (
 )
 from tideline.domain.migration import Phase
 from tideline.domain.options import MigrationOptions
+from tideline.domain.waits import Waits
 from tideline.temporal import RunningTopic, running_topics
 from workflows.fan_out import LETS_THROUGH
 from workflows.partition_migration import PartitionCrossing
@@ -93,7 +94,11 @@ async def test_running_topics_are_listed_with_their_stage_and_reason_and_followe
     async with world.worker(client):
         handle = await world.start(client, workflow_id=f"by-hand-{world.topic}")
         expected = RunningTopic(
-            world.ref.workflow_id, world.topic, Stage.TRACKING, "gateway 2 is silent"
+            world.ref.workflow_id,
+            world.topic,
+            Stage.TRACKING,
+            "gateway 2 is silent",
+            Waits.GATEWAY,
         )
 
         async def listed() -> bool:

@@ -29,6 +29,7 @@ from tests.support.waiting import bounded
 from tideline.domain import failures
 from tideline.domain.messages import (
     FORCED,
+    WAITING_MEMO,
     AbortDecision,
     ConfigStage,
     PartitionReport,
@@ -40,6 +41,7 @@ from tideline.domain.messages import (
     WaitsFor,
 )
 from tideline.domain.migration import PHASE_ORDER, PHASES, Phase
+from tideline.domain.waits import Waits
 from workflows import fan_out, reporting
 from workflows.fan_out import FanOut
 from workflows.topic_run import TopicRun
@@ -298,7 +300,8 @@ async def test_why_a_partition_waits_is_shown_on_the_topic_and_in_the_search_att
         ).describe()
         attributes = {p.key.name: p.value for p in description.typed_search_attributes}
         assert attributes["TidelineTopic"] == world.topic
-        assert "app-1" in str(attributes["TidelineWaitingReason"])
+        assert attributes["TidelineWaits"] == Waits.TRANSACTION
+        assert "app-1" in (await description.memo())[WAITING_MEMO]
         world.script[Phase.DRAIN_TRANSACTIONS].clear()
         assert (await ended(handle)).outcome == "hybrid"
 
@@ -314,8 +317,10 @@ async def test_the_pause_after_the_first_partitions_is_in_the_index(
         handle = await world.start(client, given)
 
         async def shown() -> bool:
-            known = (await handle.describe()).typed_search_attributes
-            return "have crossed before the others" in str(known.get(reporting.WAITING_REASON))
+            known = await handle.describe()
+            assert known.typed_search_attributes.get(reporting.WAITS) in (None, Waits.OPERATOR)
+            why = (await known.memo()).get(WAITING_MEMO, "")
+            return "have crossed before the others" in why
 
         await soon("it to be shown", shown)
         await handle.execute_update("resume", ADA)

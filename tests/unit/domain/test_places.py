@@ -7,8 +7,7 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tideline.domain.messages import PAUSED_REASON
-from tideline.domain.places import newly_admitted, waiting_reason, waits_for_place
+from tideline.domain.places import newly_admitted, waiting_reason
 
 WAITING = [UUID(int=number) for number in range(4)]
 
@@ -36,6 +35,3 @@ def test_the_reason_says_how_many_places_there_are_and_who_comes_first() -> None
     reason = waiting_reason(5, 2)
     assert "waits for one of 5 places" in reason
     assert "2 before it" in reason
-    assert waits_for_place(reason)
-    assert not waits_for_place(PAUSED_REASON)
-    assert not waits_for_place("")

@@ -15,9 +15,9 @@ from tideline.control_plane.model import (
     TrackedTopic,
     TrackingKind,
 )
-from tideline.domain.messages import PAUSED_REASON, TopicOutcome, TopicRef
+from tideline.domain.messages import TopicOutcome, TopicRef
 from tideline.domain.migration import MigrationState
-from tideline.domain.places import waiting_reason
+from tideline.domain.waits import Waits
 from tideline.temporal import (
     MigrationFailed,
     NoSuchMigration,
@@ -113,9 +113,9 @@ async def test_of_a_topic_that_is_hybrid_nobody_asks(scene: Scene) -> None:
 async def test_a_topic_that_waits_is_shown_by_its_stage_and_a_paused_one_is_not(
     scene: Scene,
 ) -> None:
-    waits = RunningTopic(REF.workflow_id, "orders", "rolling", "a segment is missing")
-    paused = RunningTopic("tideline/topic/paused/x", "paused", "crossing", PAUSED_REASON)
-    place = RunningTopic("tideline/topic/later/x", "later", "validating", waiting_reason(5, 0))
+    waits = RunningTopic(REF.workflow_id, "orders", "rolling", "why", Waits.SEGMENTS)
+    paused = RunningTopic("tideline/topic/paused/x", "paused", "crossing", "why", Waits.PAUSED)
+    place = RunningTopic("tideline/topic/later/x", "later", "validating", "why", Waits.PLACE)
     scene.running = [waits, paused, place]
     name = "inkless_migration_topic_waiting"
     assert await scene.value(name, topic="orders", stage="rolling") == 1
