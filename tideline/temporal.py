@@ -490,10 +490,11 @@ async def running_topics(client: Client, topic: str | None = None) -> list[Runni
             if len(parts) != 4 or parts[:2] != ["tideline", "topic"]:
                 continue
             known = {pair.key.name: pair.value for pair in execution.typed_search_attributes}
+            name = str(known.get(SearchAttribute.TOPIC, parts[2]))  # an id may have a part of it
             stage = str(known.get(SearchAttribute.PHASE, ""))
             waits = str(known.get(SearchAttribute.WAITS, ""))
             reason = str((await execution.memo()).get(WAITING_MEMO, ""))
-            found.append(RunningTopic(execution.id, parts[2], stage, reason, waits))
+            found.append(RunningTopic(execution.id, name, stage, reason, waits))
     return found
 
 

@@ -31,6 +31,17 @@ PAUSED_REASON = "paused by an operator"
 """Why a topic's workflow waits that nobody need look after."""
 
 
+MOST_OF_ID = 255
+"""Characters of a workflow id: the width of Temporal's columns in Postgres and MySQL."""
+
+
+def workflow_id(kind: str, topic: str, topic_id: UUID, *rest: int) -> str:
+    """Of a workflow about a topic. The topic's id tells it from others, so as much of the name as
+    fits is enough for the eye: Kafka's names have up to 249 characters (``Topic.validate``)."""
+    begin, end = f"tideline/{kind}/", "/".join([topic_id_to_base64(topic_id), *map(str, rest)])
+    return f"{begin}{topic[: MOST_OF_ID - len(begin) - 1 - len(end)]}/{end}"
+
+
 def waits_queue(task_queue: str) -> str:
     """The queue of activities that may take long: preflight, barriers, drains, coverage. The same
     worker process serves it, with slots of its own."""
@@ -129,12 +140,10 @@ class TopicRef:
     @property
     def workflow_id(self) -> str:
         """Where every trigger of this topic's migration meets."""
-        return f"tideline/topic/{self.topic}/{topic_id_to_base64(UUID(self.topic_id))}"
+        return workflow_id("topic", self.topic, self.id)
 
     def partition_workflow_id(self, partition: int) -> str:
-        return (
-            f"tideline/partition/{self.topic}/{topic_id_to_base64(UUID(self.topic_id))}/{partition}"
-        )
+        return workflow_id("partition", self.topic, self.id, partition)
 
 
 @dataclass(frozen=True, slots=True)
