@@ -18,7 +18,10 @@ from temporalio.api.operatorservice.v1 import (
     ListSearchAttributesRequest,
 )
 from temporalio.api.taskqueue.v1 import TaskQueue
-from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
+from temporalio.api.workflowservice.v1 import (
+    CountWorkflowExecutionsRequest,
+    DescribeTaskQueueRequest,
+)
 from temporalio.client import (
     Client,
     WorkflowExecutionDescription,
@@ -157,9 +160,10 @@ def connect_options(settings: TemporalSettings) -> ClientConnectConfig:
     return found
 
 
-async def register_search_attributes(client: Client) -> None:
-    """Add those that the namespace does not have. Raises :class:`RefusedError` when one has
-    another type, or when this may not be done."""
+async def prepare(client: Client) -> list[str]:
+    """Add the search attributes that the namespace does not have; their names. Needs Temporal's
+    rights to read the namespace and, to add, its Admin's. Raises :class:`RefusedError` when one
+    has another type, or when this may not be done."""
     with temporal_errors():
         known = await client.operator_service.list_search_attributes(
             ListSearchAttributesRequest(namespace=client.namespace)
@@ -171,12 +175,47 @@ async def register_search_attributes(client: Client) -> None:
             elif known.custom_attributes[name] != _TYPES[kind]:
                 raise RefusedError(
                     f"search attribute {name} of namespace {client.namespace} is not of type "
-                    f"{kind}: remove it, then start the worker again"
+                    f"{kind}: remove it, then `tideline temporal prepare`"
                 )
         if missing:
             await client.operator_service.add_search_attributes(
                 AddSearchAttributesRequest(search_attributes=missing, namespace=client.namespace)
             )
+    return sorted(missing)
+
+
+async def need_search_attributes(client: Client) -> None:
+    """What the worker does at its start: as :func:`prepare` where it may. Where it may not, or
+    there is no operator service, everything has to be there already, by what a list of workflows
+    takes in its query. Raises :class:`RefusedError` that names what is missing and the command."""
+    try:
+        await prepare(client)
+    except RefusedError as refused:
+        if not isinstance(refused.__cause__, RPCError):
+            raise
+        if missing := [
+            name for name in SEARCH_ATTRIBUTES if not await knows_search_attribute(client, name)
+        ]:
+            raise RefusedError(
+                f"namespace {client.namespace} has not the search attributes "
+                f"{', '.join(missing)}, and this worker may not add them ({refused}): let somebody "
+                "with an operator's rights run `tideline temporal prepare`"
+            ) from refused
+
+
+async def knows_search_attribute(client: Client, name: str) -> bool:
+    """Whether the namespace has the search attribute; asks by the workflow service alone."""
+    request = CountWorkflowExecutionsRequest(
+        namespace=client.namespace, query=f"{name} IS NOT NULL"
+    )
+    with temporal_errors():
+        try:
+            await client.workflow_service.count_workflow_executions(request, timeout=_LOOK_FOR)
+        except RPCError as error:
+            if error.status is RPCStatusCode.INVALID_ARGUMENT:
+                return False
+            raise
+    return True
 
 
 async def workers_polling(client: Client, task_queue: str) -> int:

@@ -84,6 +84,8 @@ TABLE = (
     _ours("db", "database", "app",
           "The schema in Postgres, which `tideline db migrate` brings up to date."),
     _ours("worker", "worker", "app", "The Temporal worker, which carries migrations out."),
+    _ours("temporal", "temporal_namespace", "app",
+          "The namespace of the workflows, for whoever has an operator's rights on Temporal."),
     _ours("cluster", "cluster", "app", "The attestation that the brokers are closed to clients."),
     _ours("gateway", "gateway", "app", "One gateway, and those that have registered."),
     _ours("installation", "installation", "app",

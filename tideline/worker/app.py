@@ -111,7 +111,7 @@ async def _start(settings: WorkerSettings, health: Health, stack: AsyncExitStack
     REGISTRY.register(told)
     stack.callback(REGISTRY.unregister, told)
     client = await retry_at_start(health, lambda: temporal.connect(settings, native))
-    await retry_at_start(health, lambda: temporal.register_search_attributes(client))
+    await retry_at_start(health, lambda: temporal.need_search_attributes(client))
     history, store = HistoryWatch(), ObjectStoreClient(settings, bounds=WORKER)
     services = await retry_at_start(
         health,

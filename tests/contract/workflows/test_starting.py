@@ -18,6 +18,7 @@ from tideline.domain.messages import (
     CROSSED,
     PARTITION_CROSSING,
     PARTITION_WORKFLOW,
+    SEARCH_ATTRIBUTES,
     TOPIC_WORKFLOW,
     PartitionMigrationInput,
     PartitionRef,
@@ -27,7 +28,7 @@ from tideline.domain.messages import (
 from tideline.domain.migration import Phase
 from tideline.domain.options import MigrationOptions
 from tideline.domain.waits import Waits
-from tideline.temporal import RunningTopic, running_topics
+from tideline.temporal import RunningTopic, knows_search_attribute, running_topics
 from workflows.fan_out import LETS_THROUGH
 from workflows.partition_migration import PartitionCrossing
 from workflows.topic_state import Stage
@@ -238,3 +239,12 @@ async def started_types(handle: WorkflowHandle[Any, Any]) -> set[str]:
         for e in (await handle.fetch_history()).events
         if e.HasField("start_child_workflow_execution_initiated_event_attributes")
     }
+
+
+async def test_which_search_attributes_a_namespace_has_a_query_tells(
+    server: WorkflowEnvironment,
+) -> None:
+    """By the workflow service, as for a worker that has no other."""
+    for name in SEARCH_ATTRIBUTES:
+        assert await knows_search_attribute(server.client, name)
+    assert not await knows_search_attribute(server.client, "TidelineNobody")

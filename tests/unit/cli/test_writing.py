@@ -50,6 +50,7 @@ ELSEWHERE = {
     "records": "looks; with --tell it asks for itself",
     "installation adopt": "an operator's word against what the look would say",
     "rebuild": "writes where nobody lives, under a halted history, and then begins a new one",
+    "temporal prepare": "Temporal's namespace alone",
     "db migrate": "the schema, before anything lives in it or beside what does",
     **dict.fromkeys(
         ("gateway run", "worker run"), "a process of its own, which looks at its start"
