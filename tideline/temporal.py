@@ -218,6 +218,24 @@ async def knows_search_attribute(client: Client, name: str) -> bool:
     return True
 
 
+def identity_prefix(cluster_id: str) -> str:
+    """With which the identities of a Kafka cluster's workers begin."""
+    return f"tideline/{cluster_id}/"
+
+
+async def refuse_other_workers(client: Client, task_queue: str, cluster_id: str) -> None:
+    """Raises :class:`RefusedError` while workers of another Kafka cluster poll ``task_queue``: each
+    would take the other's tasks."""
+    for who in await pollers(client, task_queue, TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW):
+        if who.startswith("tideline/") and not who.startswith(identity_prefix(cluster_id)):
+            raise RefusedError(
+                f"task queue {task_queue} of namespace {client.namespace} is polled by {who}, a "
+                f"worker of another Kafka cluster than {cluster_id}: give each installation a "
+                "TIDELINE_TEMPORAL_TASK_QUEUE or TIDELINE_TEMPORAL_NAMESPACE of its own; one that "
+                f"has ended is forgotten after {_POLLS_WITHIN.seconds} s"
+            )
+
+
 async def workers_polling(client: Client, task_queue: str) -> int:
     """How many processes ask ``task_queue`` for workflow tasks."""
     return len(await pollers(client, task_queue, TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW))

@@ -30,7 +30,6 @@ with workflow.unsafe.imports_passed_through():
         TO_DO,
         PartitionMigrationInput,
         PartitionOutcome,
-        PartitionRef,
         PartitionReport,
         Signal,
         Steering,
@@ -245,7 +244,7 @@ class FanOut:
     async def _start(self, partition: int, let_through: bool) -> None:
         ref = self._state.ref
         given = PartitionMigrationInput(
-            PartitionRef(ref.topic, ref.topic_id, partition),
+            ref.partition(partition),
             self._state.options,
             ref.workflow_id,
         )

@@ -24,7 +24,6 @@ with workflow.unsafe.imports_passed_through():
         ConfigStage,
         ConfigStep,
         GrowthFound,
-        PartitionRef,
         PartitionShare,
         PartitionSituation,
         PlaceRequest,
@@ -470,9 +469,8 @@ class TopicRun:
 
     async def _ask_postgres(self) -> AbortDecision:
         if self.state.stage is Stage.VALIDATING:
-            first = PartitionRef(self.state.ref.topic, self.state.ref.topic_id, 0)
             observe = quick(TopicActivity.OBSERVE_PARTITION, PartitionSituation)
-            situation: PartitionSituation = await perform(observe, first)
+            situation: PartitionSituation = await perform(observe, self.state.ref.partition(0))
             if not situation.tracked:
                 return AbortDecision(True, "nothing was changed yet", tracked=False)
         abort = quick(TopicActivity.ABORT_MIGRATION, AbortDecision)

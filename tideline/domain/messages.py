@@ -132,6 +132,8 @@ class TopicRef:
     topic_id: str
     """UUID in hexadecimal form."""
     partitions: int
+    cluster_id: str = ""
+    """Of the Kafka cluster, in what crosses Temporal: a worker of another one refuses it."""
 
     @property
     def id(self) -> UUID:
@@ -145,6 +147,10 @@ class TopicRef:
     def partition_workflow_id(self, partition: int) -> str:
         return workflow_id("partition", self.topic, self.id, partition)
 
+    def partition(self, number: int) -> PartitionRef:
+        """What its activities are given."""
+        return PartitionRef(self.topic, self.topic_id, number, self.cluster_id)
+
 
 @dataclass(frozen=True, slots=True)
 class PartitionRef:
@@ -153,6 +159,8 @@ class PartitionRef:
     topic: str
     topic_id: str
     partition: int
+    cluster_id: str = ""
+    """As in a :class:`TopicRef`."""
 
     @property
     def log(self) -> TopicIdPartition:

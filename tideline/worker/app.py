@@ -41,6 +41,7 @@ from tideline.object_store.client import WORKER, ObjectStoreClient
 from tideline.ownership import establish
 from tideline.settings import WorkerSettings
 from tideline.worker.attendance import Attendance
+from tideline.worker.binding import OwnTasks, identity
 from tideline.worker.gateway_metrics import keep_gateway_metrics
 from tideline.worker.health import Health, keep_looking, looks_of
 from tideline.worker.history import HistoryKeeper
@@ -123,7 +124,10 @@ async def _start(settings: WorkerSettings, health: Health, stack: AsyncExitStack
         health, lambda: establish(plane, store, settings, cluster.cluster_id, history)
     )
     await retry_at_start(health, lambda: check_connections(plane, settings, is_gateway=False))
-    for worker in workers(settings, client, services):
+    own = await retry_at_start(health, cluster.cluster_id)
+    queue = settings.temporal_task_queue
+    await retry_at_start(health, lambda: temporal.refuse_other_workers(client, queue, own))
+    for worker in workers(settings, client, services, own):
         await stack.enter_async_context(worker)
     dispatcher = RequestDispatcher(
         services.control_plane,
@@ -132,13 +136,13 @@ async def _start(settings: WorkerSettings, health: Health, stack: AsyncExitStack
         partial(temporal.outcome_of, client),
         partial(temporal.running_topics, client),
     )
-    identity, found = TopicIdentity(services.cluster), IdentityMetrics()
+    topics, found = TopicIdentity(services.cluster), IdentityMetrics()
     migrations = MigrationGauges()
     keeper = HistoryKeeper(
         plane, store, settings, history, position_s=settings.history_position_ms / 1000
     )
     for name, background in (
-        ("readiness", keep_looking(health, looks_of(settings, client))),
+        ("readiness", keep_looking(health, looks_of(settings, client, identity(own)))),
         ("history", keeper.run()),
         ("catalog", keep_catalog(plane)),
         ("requests", dispatcher.run()),
@@ -151,8 +155,8 @@ async def _start(settings: WorkerSettings, health: Health, stack: AsyncExitStack
         ("coverage-metrics", keep_coverage_metrics(settings)),
         ("tiering-metrics", keep_tiering_metrics(settings)),
         ("gc-metrics", keep_gc_metrics(settings)),
-        ("topic-identity", IdentityReconciler(plane, identity, found).run()),
-        ("reports", _reports(services, identity, found).run()),
+        ("topic-identity", IdentityReconciler(plane, topics, found).run()),
+        ("reports", _reports(services, topics, found).run()),
         ("kafka-watch", KafkaWatch(services).run()),
         ("attendance", _attendance(services, client).run()),
         ("replicas", _replicas(services).run()),
@@ -184,12 +188,16 @@ def _reports(
     )
 
 
-def workers(settings: WorkerSettings, client: Client, services: WorkerServices) -> list[Worker]:
+def workers(
+    settings: WorkerSettings, client: Client, services: WorkerServices, cluster_id: str
+) -> list[Worker]:
     """One per task queue. Both know every activity, so that moving one between the queues needs
     no particular order of deployment."""
     activities = bound_activities(services)
     common: dict[str, Any] = {
         "activities": activities,
+        "identity": identity(cluster_id),
+        "interceptors": [OwnTasks(cluster_id)],
         "graceful_shutdown_timeout": timedelta(milliseconds=settings.worker_graceful_shutdown_ms),
         "deployment_config": WorkerDeploymentConfig(
             version=WorkerDeploymentVersion(deployment_name="tideline", build_id=__version__),

@@ -84,8 +84,9 @@ async def keep_looking(health: Health, looks: Mapping[str, Look]) -> None:
         await asyncio.sleep(AGAIN_AFTER_S if missing else LOOK_EVERY_S)
 
 
-def looks_of(settings: WorkerSettings, client: Client) -> dict[str, Look]:
-    """What a worker needs: that Temporal has its pollers, and Postgres this version's schema."""
+def looks_of(settings: WorkerSettings, client: Client, polls_as: str) -> dict[str, Look]:
+    """What a worker needs: that Temporal has its pollers, and Postgres this version's schema.
+    ``polls_as``: the identity of its pollers."""
     queue = settings.temporal_task_queue
     polled = [
         (queue, TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW),
@@ -97,7 +98,7 @@ def looks_of(settings: WorkerSettings, client: Client) -> dict[str, Look]:
         idle = [
             f"{name} ({TaskQueueType.Name(kind).rpartition('_')[2].lower()} tasks)"
             for name, kind in polled
-            if client.identity not in await temporal.pollers(client, name, kind)
+            if polls_as not in await temporal.pollers(client, name, kind)
         ]
         return f"this worker does not poll {', '.join(idle)}" if idle else ""
 

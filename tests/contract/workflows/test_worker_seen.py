@@ -62,14 +62,16 @@ async def test_a_worker_that_does_not_poll_is_told_by_queue_and_kind(
     client = server.client
     queue = f"seen-{uuid4()}"
     settings = WorkerSettings.model_construct(temporal_task_queue=queue)
-    polls = looks_of(settings, client)["temporal"]
+    polls = looks_of(settings, client, "polls")["temporal"]
     assert await polls() == (
         f"this worker does not poll {queue} (workflow tasks), {queue} (activity tasks), "
         f"{waits_queue(queue)} (activity tasks)"
     )
     async with (
-        Worker(client, task_queue=queue, workflows=[Broken], activities=[nothing]),
-        Worker(client, task_queue=waits_queue(queue), activities=[nothing]),
+        Worker(
+            client, task_queue=queue, identity="polls", workflows=[Broken], activities=[nothing]
+        ),
+        Worker(client, task_queue=waits_queue(queue), identity="polls", activities=[nothing]),
     ):
 
         async def polled() -> bool:

@@ -475,6 +475,13 @@ async def test_an_unknown_topic_is_named(world: World) -> None:
     assert "'nowhere'" in error.message
 
 
+async def test_a_topic_is_pinned_to_its_id_and_to_its_kafka_cluster(world: World) -> None:
+    """So is each task about it: a worker of another cluster refuses it."""
+    found = await resolve_topic(world.services, TopicMigrationInput("orders"))
+    assert (found.topic_id, found.cluster_id) == (REF.topic_id, "the cluster")
+    assert found.partition(0) == replace(REF, cluster_id="the cluster")
+
+
 @pytest.mark.parametrize("status", [RPCStatusCode.NOT_FOUND, RPCStatusCode.UNAVAILABLE])
 @pytest.mark.parametrize("look", [join_topic_migration, follow_topic_migration])
 async def test_whoever_follows_a_run_that_temporal_lost_starts_or_joins_anew(
