@@ -281,6 +281,7 @@ class Temporal:
             "all_handlers_finished": lambda: True,
             "set_current_details": lambda text: None,
             "upsert_search_attributes": lambda updates: None,
+            "upsert_memo": lambda updates: None,
             "payload_converter": lambda: PayloadConverter.default,
             "start_activity": self._start_activity,
             "start_local_activity": self._start_activity,
