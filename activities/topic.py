@@ -68,13 +68,12 @@ async def resolve_topic(services: WorkerServices, given: TopicMigrationInput) ->
     topic = given.topic
     with typed_failures():
         found = await services.observer.topic(topic)
-        cluster_id = await services.cluster.cluster_id()
     if found is None:
         raise failure(
             failures.UNKNOWN_TOPIC,
             f"topic {topic!r} does not exist: check the spelling, names are case-sensitive",
         )
-    return TopicRef(topic, found.topic_id.hex, len(found.partitions), cluster_id)
+    return TopicRef(topic, found.topic_id.hex, len(found.partitions), services.cluster_id)
 
 
 async def begin_tracking(services: WorkerServices, step: TopicStep) -> None:

@@ -242,6 +242,8 @@ class WorkerServices:
     leases: LeaseObserver
     cluster: KafkaCluster
     temporal: Client | None = None
+    cluster_id: str = ""
+    """Of the brokers, as the worker has found it at its start."""
     wait_bound_ms: float = 10_000
     """How long one attempt waits inside an activity before it fails with its reason and is
     retried."""

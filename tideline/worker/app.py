@@ -124,7 +124,7 @@ async def _start(settings: WorkerSettings, health: Health, stack: AsyncExitStack
         health, lambda: establish(plane, store, settings, cluster.cluster_id, history)
     )
     await retry_at_start(health, lambda: check_connections(plane, settings, is_gateway=False))
-    own = await retry_at_start(health, cluster.cluster_id)
+    services.cluster_id = own = await retry_at_start(health, cluster.cluster_id)
     queue = settings.temporal_task_queue
     await retry_at_start(health, lambda: temporal.refuse_other_workers(client, queue, own))
     for worker in workers(settings, client, services, own):

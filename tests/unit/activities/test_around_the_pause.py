@@ -477,6 +477,7 @@ async def test_an_unknown_topic_is_named(world: World) -> None:
 
 async def test_a_topic_is_pinned_to_its_id_and_to_its_kafka_cluster(world: World) -> None:
     """So is each task about it: a worker of another cluster refuses it."""
+    world.services.cluster_id = "the cluster"
     found = await resolve_topic(world.services, TopicMigrationInput("orders"))
     assert (found.topic_id, found.cluster_id) == (REF.topic_id, "the cluster")
     assert found.partition(0) == replace(REF, cluster_id="the cluster")
