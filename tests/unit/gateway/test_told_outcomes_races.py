@@ -20,7 +20,8 @@ from tideline.object_store import ObjectStoreUnavailable
 
 
 @pytest.fixture
-async def bench() -> AsyncIterator[Bench]:
+async def bench(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
+    monkeypatch.setattr(teller, "TELL_APART_S", 0.0)
     made = Bench(patience_s=0.0)
     yield made
     await made.writer.close(0.0)

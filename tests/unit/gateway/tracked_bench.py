@@ -162,8 +162,9 @@ class FakeTransactions:
         return producer_id in self.open
 
 
-BENCH = {"suffix_poll_ms": "5", "gateway_lease_ms": "600000"}
-"""A lease lapses when a test says so (:meth:`TrackedBench.lapse`), however slow a machine is."""
+BENCH = {"suffix_poll_ms": "5", "gateway_lease_ms": "600000", "wal_max_delay_ms": "1"}
+"""An impatient test waits for no next object. A lease lapses when a test says so
+(:meth:`TrackedBench.lapse`), however slow a machine is."""
 
 
 class TrackedBench:
