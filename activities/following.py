@@ -6,19 +6,16 @@ migration needs, which it waits for.
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from temporalio.client import WorkflowExecutionStatus, WorkflowHandle
 from temporalio.service import RPCError, RPCStatusCode
 
-from activities.attempt import failure, heartbeat, typed_failures
+from activities.attempt import failure, typed_failures
 from tideline.domain import failures
 from tideline.domain.messages import TOPIC_WORKFLOW, Followed, JoinRequest, TopicOutcome, TopicRef
 from tideline.migration.connections import WorkerServices
 from tideline.temporal import start_or_join
-
-JOIN_POLL_S = 5.0
 
 
 async def follow_topic_migration(services: WorkerServices, request: JoinRequest) -> Followed:
@@ -40,24 +37,6 @@ async def follow_topic_migration(services: WorkerServices, request: JoinRequest)
                     raise
         return Followed(await _outcome(await _join(services, request), request.ref))
     except RPCError as error:
-        raise failure(failures.UNREACHABLE, f"Temporal: {error}") from error
-
-
-async def join_topic_migration(services: WorkerServices, request: JoinRequest) -> TopicOutcome:
-    """Start the topic's own workflow or join the one that runs, and await its result: for
-    workflows that an older version has started.
-
-    Fails as Refused with that workflow's own reason when it fails.
-    """
-    handle = await _join(services, request)
-    try:
-        while True:
-            heartbeat(request.ref.workflow_id)
-            if (outcome := await _outcome(handle, request.ref)) is not None:
-                return outcome
-            await asyncio.sleep(JOIN_POLL_S)
-    except RPCError as error:
-        # Whatever it is: if the run is not known any more, the next attempt begins anew.
         raise failure(failures.UNREACHABLE, f"Temporal: {error}") from error
 
 

@@ -25,7 +25,6 @@ ActivityFunction = Callable[[WorkerServices, Any], Awaitable[Any]]
 
 ACTIVITIES: dict[str, ActivityFunction] = {
     TopicActivity.RESOLVE_TOPIC: topic.resolve_topic,
-    TopicActivity.JOIN_TOPIC_MIGRATION: following.join_topic_migration,
     TopicActivity.FOLLOW_TOPIC_MIGRATION: following.follow_topic_migration,
     TopicActivity.VALIDATE_TOPIC: validate.validate_topic,
     TopicActivity.TAKE_PLACE: places.take_place,

@@ -96,16 +96,6 @@ def history_is_long() -> bool:
     return info.get_current_history_length() > LONG_HISTORY or info.is_continue_as_new_suggested()
 
 
-def may_continue_anywhere() -> bool:
-    """The history is long, and this run may end at a wait where an older version never did.
-
-    Asked under another patch for each stretch of the history: one that was recorded by an older
-    version replays as it is, and the run that goes on from it continues as new soon after.
-    """
-    length = workflow.info().get_current_history_length()
-    return history_is_long() and workflow.patched(f"continue-at-any-wait-{length // 1_000}")
-
-
 def quick(name: TopicActivity, result: type | None = None) -> Call:
     """A few round trips to Postgres or Kafka."""
     return Call(name, result)

@@ -25,7 +25,6 @@ with workflow.unsafe.imports_passed_through():
         ENDINGS,
         FORCED,
         GONE,
-        PARTITION_CROSSING,
         PARTITION_WORKFLOW,
         TO_DO,
         PartitionMigrationInput,
@@ -62,13 +61,6 @@ _PHASE_OF_OUTCOME = {
     GONE: GONE,
     FORCED: FORCED,
 }
-ARMING_ENDS = "arming-that-fails-holds-up-nothing"
-"""Patch: before it a call to arm that was interrupted ended the fan-out, and the topic hung."""
-LETS_THROUGH = "lets-partitions-through-2026-11"
-"""Patch: before it each partition asked for its permit, armed or not. A run without it
-may be taken by a worker of an older version, which does not know how a PARTITION_CROSSING ends."""
-IN_SLICES = "starts-and-steers-in-slices-2026-11"
-"""Patch: before it thousands of signals were one piece of work, which nothing could interrupt."""
 
 
 class FanOut:
@@ -104,8 +96,6 @@ class FanOut:
     def receive(self, report: PartitionReport) -> None:
         """A partition says where it stands."""
         self._state.receive(report)
-        if report.waits_for is WaitsFor.ROLL and self._state.rolled:
-            self._to_steer.add(report.partition)
         if (
             report.waits_for is WaitsFor.PERMIT
             and 0 <= report.partition < len(self._state.permits)
@@ -134,16 +124,7 @@ class FanOut:
                 self._lost.add(partition)
             else:
                 self._state.told_of_ready(partition, now())
-        self._show()
-
-    def _show(self) -> None:
-        """A run without the patch showed reports only."""
-        if self._state.lets_through:
-            self._changed()
-
-    def steer_waiting(self) -> None:
-        """Those that wait for the roll; the others hear of it with what they wait for."""
-        self._to_steer.update(self._state.waits_for_roll())
+        self._changed()
 
     def steer_all(self) -> None:
         self._to_steer.update(self._state.running())
@@ -179,7 +160,6 @@ class FanOut:
     async def reconcile(self) -> None:
         """Start, permit and steer until cancelled."""
         looking = asyncio.create_task(self._look_after_silent())
-        self._state.decide(lets_through=workflow.patched(LETS_THROUGH))
         try:
             while True:
                 await workflow.wait_condition(self._has_work)
@@ -187,9 +167,7 @@ class FanOut:
                 try:
                     await self._work()
                 except Interrupted:
-                    # Arming made way: it is asked for again with the next permit.
-                    if not workflow.patched(ARMING_ENDS):
-                        raise
+                    continue  # arming made way: it is asked for again with the next permit
                 finally:
                     self._busy = False
         finally:
@@ -237,7 +215,7 @@ class FanOut:
 
     def _slice(self, wanted: list[int], first: Sequence[int] = ()) -> list[int]:
         """As many as are one piece of work, ``first`` among them."""
-        if len(wanted) <= SLICE or not workflow.patched(IN_SLICES):
+        if len(wanted) <= SLICE:
             return wanted
         return list(dict.fromkeys([*first, *wanted]))[:SLICE]
 
@@ -252,7 +230,7 @@ class FanOut:
         given.state.steering = self._state.steering(partition)
         try:
             child: Child = await workflow.start_child_workflow(
-                PARTITION_CROSSING if self._state.lets_through else PARTITION_WORKFLOW,
+                PARTITION_WORKFLOW,
                 given,
                 result_type=PartitionOutcome,
                 id=ref.partition_workflow_id(partition),
@@ -301,18 +279,17 @@ class FanOut:
                 crossed,
             )
         )
-        self._show()
+        self._changed()
 
     async def _start_again(self, partition: int, why: str) -> None:
         """Somebody cancelled or terminated it: a migration is stopped by an abort of the topic."""
         known = self._state.partitions[partition]
         reason = f"its workflow was ended from outside ({why}); it is started again"
-        # It does not ask while it does not run. A run without the patch counted it as if it did.
-        waits_for = WaitsFor.NOTHING if self._state.lets_through else known.waits_for
+        # It does not ask while it does not run.
         told = replace(known, since=now(), waiting_reason=reason, waits=Waits.RESTART)
-        self._state.receive(replace(told, waits_for=waits_for))
+        self._state.receive(replace(told, waits_for=WaitsFor.NOTHING))
         self._state.not_through(partition)
-        self._show()
+        self._changed()
         await asyncio.sleep(START_AGAIN_AFTER.total_seconds())
         self._lost.add(partition)
 

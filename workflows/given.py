@@ -17,8 +17,6 @@ with workflow.unsafe.imports_passed_through():
     from workflows.calls import CallFailed, perform, quick
 
 T = TypeVar("T")
-KEEPS_WHO_STEERS = "keeps-who-steers-2026-11"
-"""Patch: before it only Temporal's history had who paused, resumed and aborted, and why."""
 INVALID_INPUT = "InvalidInput"
 NO_INPUT = RawValue(Payload())
 """Started or updated without any input, as the Temporal UI allows."""
@@ -44,7 +42,7 @@ def accept(shape: Shape[T], raw: RawValue) -> T:
 
 
 def accepted(kind: type[T], raw: RawValue) -> T:
-    """What a validator has let pass, perhaps that of an older version."""
+    """What a validator has let pass."""
     return workflow.payload_converter().from_payload(raw.payload, kind)
 
 
@@ -57,8 +55,6 @@ async def keep(
 ) -> str:
     """Keep who has steered and why, after it was done: a pause must not wait for Postgres. Returns
     what to add to the answer where it was not kept."""
-    if not workflow.patched(KEEPS_WHO_STEERS):
-        return ""
     record = ConfigurationRecord(ref, accepted(Decider, raw), details or {}, action, partition)
     try:
         await perform(quick(TopicActivity.RECORD_CONFIGURATION), record)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, NoReturn
+from typing import Any, NoReturn
 
 from temporalio import workflow
 from temporalio.common import RawValue
@@ -25,7 +25,6 @@ with workflow.unsafe.imports_passed_through():
         ENDINGS,
         FORCED,
         GONE,
-        PARTITION_CROSSING,
         PARTITION_WORKFLOW,
         BoundaryObservation,
         PartitionMigrationInput,
@@ -57,7 +56,6 @@ with workflow.unsafe.imports_passed_through():
         Interrupted,
         RetryUntilSuccess,
         history_is_long,
-        may_continue_anywhere,
         perform,
         quick,
         tried_in_process,
@@ -72,15 +70,11 @@ with workflow.unsafe.imports_passed_through():
         with_age,
     )
 
-TELLS_OVERDUE = "tells-overdue-tiering"
-
 
 @workflow.defn(name=PARTITION_WORKFLOW)
 class PartitionMigration:
-    """Started by the topic's workflow; outlives it, and reports to whichever runs under its id."""
-
-    _ends_crossed: ClassVar[bool] = False
-    """It leaves readiness to its topic's workflow, and knows all that patches tell of."""
+    """Started by the topic's workflow; outlives it, and reports to whichever runs under its id. It
+    ends when the partition has crossed and is cleaned: readiness is its topic's workflow's."""
 
     @workflow.init
     def __init__(self, given: PartitionMigrationInput) -> None:
@@ -94,7 +88,7 @@ class PartitionMigration:
         self._reporter = Reporter(given.topic_workflow_id)
         self._cancelled = False
         self._retrying = RetryUntilSuccess(
-            self._waits_because, lambda: not self._cancelled and may_continue_anywhere()
+            self._waits_because, lambda: not self._cancelled and history_is_long()
         )
 
     @workflow.run
@@ -102,7 +96,6 @@ class PartitionMigration:
         """Returns how it ended: ``crossed``, ``ready``, ``aborted``, ``forced`` or ``gone``."""
         reporting = asyncio.create_task(self._reporter.run())
         state = self._state
-        state.by_topic = state.by_topic or self._ends_crossed
         try:
             if not state.phase or state.unsettled == Unsettled.WHETHER_BEGUN:
                 await self._begin()
@@ -144,7 +137,7 @@ class PartitionMigration:
 
     def _rests(self) -> bool:
         """Nothing is left but what the topic's workflow does for all of its partitions."""
-        return self._ends_crossed and may_rest(self._state)
+        return may_rest(self._state)
 
     def _show_rest(self) -> None:
         """Whoever started it gets the outcome; whoever has asked since is told."""
@@ -159,7 +152,7 @@ class PartitionMigration:
         """A first run validates; one that finds B0 persisted goes on behind it."""
         self._move_to(Phase.VALIDATE)
         situation = await self._whether_begun()
-        if self._ends_crossed and situation.quiesced and not situation.crossed:
+        if situation.quiesced and not situation.crossed:
             # A worker died inside the write pause, and what comes first may have to wait now.
             situation = await self._let_producers_go()
         if situation.tracked:
@@ -167,16 +160,14 @@ class PartitionMigration:
 
     async def _whether_begun(self) -> PartitionSituation:
         self._state.unsettled = Unsettled.WHETHER_BEGUN
-        if self._does(phases.FIRST_IN_PROCESS):
-            observe = quick(TopicActivity.OBSERVE_PARTITION, PartitionSituation)
-            try:
-                situation: PartitionSituation = await perform(tried_in_process(observe), self._ref)
-            except CallFailed as failure:
-                workflow.logger.info("not_observed_at_once", extra={"why": failure.message})
-            else:
-                self._state.unsettled = ""
-                return situation
-        return await self._ask(Unsettled.WHETHER_BEGUN)
+        observe = quick(TopicActivity.OBSERVE_PARTITION, PartitionSituation)
+        try:
+            situation: PartitionSituation = await perform(tried_in_process(observe), self._ref)
+        except CallFailed as failure:
+            workflow.logger.info("not_observed_at_once", extra={"why": failure.message})
+            return await self._ask(Unsettled.WHETHER_BEGUN)
+        self._state.unsettled = ""
+        return situation
 
     async def _settle(self) -> None:
         """The run before this one ended while it asked."""
@@ -188,8 +179,6 @@ class PartitionMigration:
             self._move_to(Phase.DRAIN_TRANSACTIONS)
 
     async def _step(self, phase: Phase) -> None:
-        if phase is Phase.READINESS and not self._state.by_topic:
-            self._state.by_topic = self._does(phases.READY_BY_TOPIC)
         await self._gate(phase)
         if self._rests():
             return
@@ -228,18 +217,13 @@ class PartitionMigration:
         return await perform(call, given, self._must_end)
 
     def _is_tried_in_process(self, phase: str) -> bool:
-        may = phase in phases.TRIED_IN_PROCESS and not self._failed_tries
-        return may and self._does(phases.FIRST_IN_PROCESS)
-
-    def _does(self, patch: str) -> bool:
-        """Whether this workflow was begun by a version that knows of it, or it is new to it."""
-        return self._ends_crossed or workflow.patched(patch)
+        return phase in phases.TRIED_IN_PROCESS and not self._failed_tries
 
     def _give_permit_back(self, phase: Phase) -> None:
         """If it has to wait before its write pause: others have their turn meanwhile, and it asks
         like them."""
         may = phase in (Phase.VALIDATE, Phase.DRAIN_TRANSACTIONS, Phase.QUIESCE)
-        if self._ends_crossed and may and self._state.steering.permit >= self._state.round:
+        if may and self._state.steering.permit >= self._state.round:
             self._state.round += 1
             self._report()
 
@@ -260,8 +244,7 @@ class PartitionMigration:
         self._failed_tries += 1
         reason, waits = failure.message, failure.waits
         if phases.PHASE_CALLS[phase].parks_producers:
-            if self._does(phases.ASKS_FOR_EACH_PAUSE):
-                self._state.round += 1
+            self._state.round += 1
             self._believe(await self._let_producers_go())
             if has_ended(self._state) or crossed(self._state):
                 return
@@ -293,8 +276,7 @@ class PartitionMigration:
         if phase is not Phase.READINESS or kind != failures.WAITING:
             return reason
         since, allowed_ms = self._state.tiering_since, self._options().segment_wait_ms
-        told = with_age(reason, since, allowed_ms)
-        return told if told != reason and self._does(TELLS_OVERDUE) else reason
+        return with_age(reason, since, allowed_ms)
 
     async def _let_producers_go(self) -> PartitionSituation:
         """Reopen the quiesce; nothing is reopened if B0 turns out to be persisted."""
@@ -329,7 +311,7 @@ class PartitionMigration:
                 self._move_to(Phase.ZOMBIE_CLEANUP)
         else:
             self._forget_boundary()
-            if self._ends_crossed and crossed(self._state):
+            if crossed(self._state):
                 # B0 was unset by an attempt whose answer was lost.
                 self._state.round += 1
                 self._move_to(Phase.DRAIN_TRANSACTIONS)
@@ -397,7 +379,7 @@ class PartitionMigration:
     def _is_soon_over(self, phase: str) -> bool:
         if parks_producers(self._state) or self._is_tried_in_process(phase):
             return True
-        return self._ends_crossed and phase == Phase.QUIESCE
+        return phase == Phase.QUIESCE
 
     def _show(self) -> None:
         """What this phase is, to operators and the topic's workflow."""
@@ -482,23 +464,6 @@ class PartitionMigration:
             )
 
 
-@workflow.defn(name=PARTITION_CROSSING)
-class PartitionCrossing(PartitionMigration):
-    """The same, and it ends when the partition has crossed and is cleaned: what is started since
-    topics let partitions through."""
-
-    _ends_crossed = True
-
-    @workflow.init
-    def __init__(self, given: PartitionMigrationInput) -> None:
-        super().__init__(given)
-
-    @workflow.run
-    async def run(self, given: PartitionMigrationInput) -> PartitionOutcome:
-        """Returns how it ended: ``crossed``, ``ready``, ``aborted``, ``forced`` or ``gone``."""
-        return await super().run(given)
-
-
 # What follows from the state, and its reports. Pure.
 
 
@@ -521,7 +486,7 @@ def is_forced(state: PartitionState) -> bool:
 
 def is_ready(state: PartitionState) -> bool:
     """The topic's workflow has found the prefix to be complete, and knows that this is over."""
-    return state.by_topic and state.steering.ready >= state.round
+    return state.steering.ready >= state.round
 
 
 def may_rest(state: PartitionState) -> bool:
@@ -546,11 +511,8 @@ def waits_for(state: PartitionState) -> WaitsFor:
         return WaitsFor.NOTHING
     if state.phase == Phase.QUIESCE and state.steering.permit < state.round:
         return WaitsFor.PERMIT
-    if state.phase == Phase.READINESS and state.by_topic:
-        told = is_ready(state) or state.steering.own_look
-        return WaitsFor.NOTHING if told else WaitsFor.READY
-    if state.phase == Phase.READINESS and not state.steering.rolled:
-        return WaitsFor.ROLL
+    if state.phase == Phase.READINESS and not (is_ready(state) or state.steering.own_look):
+        return WaitsFor.READY
     return WaitsFor.NOTHING
 
 
@@ -564,8 +526,6 @@ def blocked_because(state: PartitionState) -> str:
     match waits_for(state):
         case WaitsFor.PERMIT:
             return "drained; waits for the topic's workflow to let the write pause begin"
-        case WaitsFor.ROLL:
-            return "waits until every partition has its B0 and the topic's segments are rolled"
         case WaitsFor.READY:
             return (
                 "waits until every partition has its B0, the topic's segments are rolled and the "

@@ -55,9 +55,6 @@ TOPIC_IS_GONE = (failures.UNKNOWN_TOPIC, failures.TOPIC_CHANGED)
 ASK_POSTGRES = (failures.STALE_GENERATION, failures.REFUSED, failures.STALE_LEADER_EPOCH)
 """Perhaps somebody else has moved the partition: observe before the next try."""
 
-READY_BY_TOPIC = "readiness-is-looked-for-by-the-topic-2026-11"
-"""Patch: before it each partition looked again and again whether its prefix was complete."""
-
 TRIED_IN_PROCESS = {
     Phase.VALIDATE: TRIED_FOR,
     Phase.DRAIN_TRANSACTIONS: TRIED_FOR,
@@ -65,9 +62,5 @@ TRIED_IN_PROCESS = {
 }
 """Phases that mostly have nothing to wait for, and for how long they are tried so. That a partition
 has crossed is told behind the try: until then it holds a permit that another one waits for."""
-FIRST_IN_PROCESS = "first-tries-in-process-2026-11"
-"""Patch: before it each try at each phase was a task of Temporal's."""
-ASKS_FOR_EACH_PAUSE = "asks-for-each-write-pause-2026-11"
-"""Patch: before it a permit outlasted a write pause that failed, and the next one asked nobody."""
 DECIDED = (*TOPIC_IS_GONE, *BOUNDARY_WAS_RESET, *ASK_POSTGRES)
 """Failures of a try in process that another try would not change."""

@@ -24,8 +24,6 @@ TOPIC = SearchAttributeKey.for_keyword(SearchAttribute.TOPIC)
 BOUNDARY = SearchAttributeKey.for_int(SearchAttribute.BOUNDARY)
 WAITS = SearchAttributeKey.for_keyword(SearchAttribute.WAITS)
 
-REASON_IN_MEMO = "reason-in-memo-2026-11"
-"""Patch: before it no memo was written. Asked only of a workflow that waits: most never do."""
 MAX_REASON = 2_000
 """Characters of a waiting reason that are kept in the memo: each list of workflows carries it."""
 MAX_REPORTED = 1_500
@@ -75,7 +73,7 @@ class SearchAttributes:
             )
         if updates:
             workflow.upsert_search_attributes(updates)
-        if reason != self.waiting_reason and workflow.patched(REASON_IN_MEMO):
+        if reason != self.waiting_reason:
             workflow.upsert_memo({WAITING_MEMO: reason or None})
         self.topic, self.phase = topic, phase
         self.waiting_reason, self.boundary = reason, boundary

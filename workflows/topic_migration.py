@@ -9,7 +9,6 @@ has passed; configs are asked for stage by stage and only here.
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
 
 from temporalio import workflow
 from temporalio.common import RawValue
@@ -46,25 +45,18 @@ with workflow.unsafe.imports_passed_through():
     )
     from tideline.domain.waits import Waits
     from workflows.calls import (
-        Call,
         CallFailed,
         Interrupted,
         RetryUntilSuccess,
-        may_continue_anywhere,
+        history_is_long,
         perform,
         slow,
     )
-    from workflows.fan_out import LETS_THROUGH
     from workflows.following import Following, follow
     from workflows.given import INVALID_INPUT, NO_INPUT, accept, accepted, keep, typed
     from workflows.reporting import SearchAttributes, markdown_table, now
     from workflows.topic_run import REFUSALS, Continued, TopicRun, refused, undecided
     from workflows.topic_state import Stage, TopicState
-
-FOLLOWS_BY_TIMER = "a-follower-waits-on-a-timer"
-"""Patch: before it an activity waited for the followed workflow, and held a place meanwhile."""
-JOINED_FOR = timedelta(days=365)
-"""Longer than a migration that is paused over the holidays."""
 
 
 @workflow.defn(name=TOPIC_WORKFLOW)
@@ -90,7 +82,6 @@ class TopicMigration:
         if isinstance(value, dict) and "continued" in value:
             state = accepted(Continued, raw).continued
             state.begin()  # signals of the first task come before :meth:`run`
-            state.decide(lets_through=workflow.patched(LETS_THROUGH))
             self._run = TopicRun(state, self._changed)
         elif isinstance(value, dict) and "follows" in value:
             self._following = accepted(Following, raw).follows
@@ -107,10 +98,7 @@ class TopicMigration:
                 raise ApplicationError(self._refusal, type=INVALID_INPUT, non_retryable=True)
             ref = await self._resolve(self._given)
             if ref.workflow_id != workflow.info().workflow_id:
-                request = JoinRequest(ref, self._given)
-                if workflow.patched(FOLLOWS_BY_TIMER):
-                    return await self._follow(request)
-                return await self._join(request)
+                return await self._follow(JoinRequest(ref, self._given))
             self._run = TopicRun(TopicState(ref, self._given.options, since=now()), self._changed)
         self._run.state.begin()
         for report in self._early:
@@ -124,7 +112,7 @@ class TopicMigration:
         def show(reason: str, _: Waits) -> None:
             workflow.set_current_details(reason)
 
-        retrying = RetryUntilSuccess(show, may_continue_anywhere)
+        retrying = RetryUntilSuccess(show, history_is_long)
         try:
             call = slow(TopicActivity.RESOLVE_TOPIC, TopicRef)
             ref: TopicRef = await retrying.call(call, given, reraise=REFUSALS)
@@ -151,22 +139,6 @@ class TopicMigration:
         self._search_attributes.update(
             topic=ref.topic, phase="following", waiting_reason=reason, waits=waits
         )
-
-    async def _join(self, request: JoinRequest) -> TopicOutcome:
-        """As an older version did."""
-        self._show_followed(request.ref, "")
-        call = Call(
-            TopicActivity.JOIN_TOPIC_MIGRATION,
-            waits=True,
-            start_to_close=JOINED_FOR,
-            heartbeat=timedelta(seconds=30),
-            result=TopicOutcome,
-        )
-        try:
-            outcome: TopicOutcome = await perform(call, request)
-        except CallFailed as failure:
-            raise refused(failure) from failure
-        return outcome
 
     # What operators see
 

@@ -50,31 +50,17 @@ with workflow.unsafe.imports_passed_through():
         Interrupted,
         RetryUntilSuccess,
         history_is_long,
-        may_continue_anywhere,
         not_interrupted,
         perform,
         quick,
         slow,
     )
-    from workflows.fan_out import ARMING_ENDS, FanOut
-    from workflows.phases import READY_BY_TOPIC, TOPIC_IS_GONE
+    from workflows.fan_out import FanOut
+    from workflows.phases import TOPIC_IS_GONE
     from workflows.readiness import TopicReadiness
     from workflows.reporting import now
     from workflows.topic_state import Stage, TopicState
 
-ABORT_PASSES_TRACKING = "an-abort-passes-tracking-that-fails"
-"""Patch: before it an abort waited until tracking had begun."""
-OPEN_AFTER_RESET = "open-the-classic-log-after-a-reset"
-"""A partition whose B0 was reset takes classic produces again: the seal goes at once, not only
-with the arming before its write pause."""
-OPEN_WHILE_PAUSED = "opens-the-classic-log-while-paused-2026-11"
-"""Patch: before it the seal stayed for as long as the topic was paused."""
-TAKES_A_PLACE = "takes-one-of-the-places-2026-11"
-"""Patch: before it only a wave bounded how many topics migrate at once."""
-SHARES_PARTITIONS = "shares-partitions-with-other-topics-2026-11"
-"""Patch: before it only a topic's own options bounded how many of its partitions cross at once."""
-TELLS_OF_GROWTH = "tells-of-partitions-past-the-gateways-2026-11"
-"""Patch: before it a migration ended as if they did not exist."""
 SHARE_LASTS = timedelta(seconds=20)
 """After so long it is asked again what operators allow."""
 THROUGH_WITHIN = timedelta(seconds=5)
@@ -100,7 +86,7 @@ class TopicRun:
     def __init__(self, state: TopicState, changed: Callable[[], None]) -> None:
         self.state = state
         self.waiting_reason, self.waits = "", Waits.NOTHING
-        self.retrying = RetryUntilSuccess(self._waits_because, may_continue_anywhere)
+        self.retrying = RetryUntilSuccess(self._waits_because, history_is_long)
         self.fan_out = FanOut(state, self._arm, changed)
         self.readiness = TopicReadiness(state, self.fan_out, self._waits_because)
         self._changed = changed
@@ -125,7 +111,7 @@ class TopicRun:
         try:
             while state.stage is not Stage.ENDED:
                 try:
-                    if may_continue_anywhere():
+                    if history_is_long():
                         await self._continue_as_new()
                 except asyncio.CancelledError:
                     await self._cancelled()
@@ -140,7 +126,7 @@ class TopicRun:
                     state.armed = state.rolled = False
                     self._move_to(Stage.CROSSING)
                 try:
-                    if state.paused and state.must_open and workflow.patched(OPEN_WHILE_PAUSED):
+                    if state.paused and state.must_open:
                         await self._open()
                     await self._while_paused()
                     await self._run_stage()
@@ -174,7 +160,7 @@ class TopicRun:
         if self.state.paused:
             self._waits_because(PAUSED_REASON, Waits.PAUSED)
             await workflow.wait_condition(
-                lambda: not self.state.paused or self._urgent() or may_continue_anywhere()
+                lambda: not self.state.paused or self._urgent() or history_is_long()
             )
             self._waits_because("")
             if self._urgent() or self.state.paused:
@@ -186,7 +172,7 @@ class TopicRun:
             case Stage.VALIDATING:
                 validate = slow(TopicActivity.VALIDATE_TOPIC, seconds=PROVING_BOUND_S)
                 await self._do(validate, reraise=REFUSALS)
-                if workflow.patched(TAKES_A_PLACE) and await self._waited_for_place():
+                if await self._waited_for_place():
                     await self._do(validate, reraise=REFUSALS)
                 self._move_to(Stage.TRACKING)
             case Stage.TRACKING:
@@ -195,11 +181,10 @@ class TopicRun:
                     return
                 await self._do(slow(TopicActivity.AWAIT_TRACKING), reraise=TOPIC_IS_GONE)
                 await self._configs(ConfigStage.TRACKED)
-                if workflow.patched(SHARES_PARTITIONS):
-                    await self._read_share()
+                await self._read_share()
                 self._move_to(Stage.CROSSING)
             case Stage.CROSSING:
-                if state.must_open and workflow.patched(OPEN_AFTER_RESET):
+                if state.must_open:
                     await self._open()
                 await self._until(lambda: state.all_crossed)
                 self._move_to(Stage.ROLLING)
@@ -210,10 +195,6 @@ class TopicRun:
                 await self._do(prove, reraise=TOPIC_IS_GONE)
                 await self._configs(ConfigStage.ROLLING)
                 state.rolled = True
-                if workflow.patched(READY_BY_TOPIC):
-                    self.fan_out.steer_waiting()
-                else:
-                    self.fan_out.steer_all()
                 self._move_to(Stage.TIERING)
             case Stage.TIERING:
                 await self._until(lambda: state.all_done)
@@ -222,10 +203,9 @@ class TopicRun:
                 await self._configs(ConfigStage.FROZEN)
                 if state.forced_by:
                     await self.fan_out.end_all()
-                if workflow.patched(TELLS_OF_GROWTH):
-                    call = slow(TopicActivity.TELL_OF_GROWTH, GrowthFound)
-                    found = await self.retrying.call(call, self._step, self._urgent, TOPIC_IS_GONE)
-                    state.grown = found.reason
+                call = slow(TopicActivity.TELL_OF_GROWTH, GrowthFound)
+                found = await self.retrying.call(call, self._step, self._urgent, TOPIC_IS_GONE)
+                state.grown = found.reason
                 await self._leave_place()
                 self._move_to(Stage.ENDED)
 
@@ -262,8 +242,6 @@ class TopicRun:
         """While partitions cross. Until cancelled."""
         while True:
             await workflow.wait_condition(self._shares)
-            if not workflow.patched(SHARES_PARTITIONS):
-                return
             await workflow.sleep(SHARE_LASTS)
             if self._shares() and not self._asks_no_share():
                 self._reading_share = True
@@ -303,12 +281,8 @@ class TopicRun:
                     if tries:
                         self._waits_because("")
                     return
-                if not workflow.patched(ABORT_PASSES_TRACKING):
-                    await self.retrying.wait_before_retry(tries, not_interrupted)
-                    await self.retrying.call(begin, self._step, reraise=REFUSALS)
-                    return
             await self.retrying.wait_before_retry(tries, self._urgent)
-            if may_continue_anywhere():
+            if history_is_long():
                 raise Interrupted
 
     async def _do(self, call: Call, reraise: tuple[str, ...]) -> None:
@@ -321,14 +295,10 @@ class TopicRun:
         try:
             await self.fan_out.reconcile()
         except CallFailed as failure:
-            if workflow.patched(ARMING_ENDS):
-                self._arming_failed = failure
+            self._arming_failed = failure
 
     def _has_partitions(self) -> bool:
-        begun = [Stage.CROSSING, Stage.ROLLING, Stage.TIERING]
-        if self.state.lets_through:
-            begun += [Stage.FREEZING, Stage.ABORTING]
-        return self.state.stage in begun
+        return self.state.stage not in (Stage.VALIDATING, Stage.TRACKING, Stage.ENDED)
 
     async def _until(self, reached: Callable[[], bool]) -> None:
         """Wait for the partitions; meanwhile the fan-out starts and steers them."""
@@ -381,9 +351,7 @@ class TopicRun:
         await self._configs(ConfigStage.ARMED, self._arming_must_end)
 
     def _arming_must_end(self) -> bool:
-        if self._urgent():
-            return True
-        return self.fan_out.settling and workflow.patched(ARMING_ENDS)
+        return self._urgent() or self.fan_out.settling
 
     async def _configs(
         self, stage: ConfigStage, must_end: Callable[[], bool] | None = None
@@ -491,8 +459,7 @@ class TopicRun:
 
     async def _cancelled(self) -> None:
         """A cancel, as the Temporal UI offers it, asks for an abort."""
-        if self.state.lets_through:
-            self.fan_out.go_on()  # it may have come while this run was about to end
+        self.fan_out.go_on()  # it may have come while this run was about to end
         try:
             decision = await self.decide_abort()
         except CallFailed as failure:

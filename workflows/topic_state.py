@@ -69,11 +69,9 @@ class TopicState:
     """One of the places of topics that migrate at once: it has one, or waits for it."""
     permits: list[int] = field(default_factory=list)
     """The round up to which each partition's write pause may begin."""
-    lets_through: bool = False
-    """Partitions are started with a permit once the topic is armed: nobody has to be asked between
-    the drain and the write pause."""
     through: list[int] = field(default_factory=list)
-    """Those that were, and may be before or in the write pause that it is for."""
+    """Partitions that were started with a permit, as they are once the topic is armed, and may be
+    before or in the write pause that it is for."""
     tried_first: bool = False
     """As many partitions as the options name have crossed, and the topic was paused for them."""
     share: int | None = None
@@ -146,8 +144,6 @@ class TopicState:
     def _as_known(self, report: PartitionReport) -> PartitionReport:
         """Of a workflow that does not know where its partition stands: what was known holds. Only
         one that has read Postgres takes B0 back."""
-        if not self.lets_through:
-            return replace(report, rests=False, unsure=False)
         before = self.partitions[report.partition]
         if not (report.unsure and before.crossed):
             return replace(report, unsure=False)
@@ -155,15 +151,6 @@ class TopicState:
             return before
         reason, waits = report.waiting_reason, report.waits
         return replace(before, waiting_reason=reason, waits=waits, rests=False)
-
-    def decide(self, *, lets_through: bool) -> None:
-        """Whether this run does. One that does not may be taken by a worker of an older version,
-        which knows of nobody who rests or was let through: so it does not, whatever was carried."""
-        self.lets_through = lets_through
-        if not lets_through:
-            self.through = []
-            for report in [report for report in self.partitions if report.rests]:
-                self.receive(report)
 
     @property
     def tally(self) -> Tally:
@@ -256,10 +243,6 @@ class TopicState:
             self.receive(replace(report, phase=DONE, since=now, waiting_reason=""))
             del self.ready[str(partition)]
 
-    def waits_for_roll(self) -> list[int]:
-        """Partitions whose workflow looks for itself once the segments are rolled."""
-        return [p.partition for p in self.partitions if p.waits_for is WaitsFor.ROLL]
-
     def not_waiting(self, partition: int) -> None:
         """It knows, or is being told, how it goes on."""
         report = self.partitions[partition]
@@ -305,7 +288,7 @@ class TopicState:
     @property
     def starts_with_permit(self) -> bool:
         """Nobody has to be asked between the drain and the write pause."""
-        return self.lets_through and self.armed and self.options.durability.lets_through
+        return self.armed and self.options.durability.lets_through
 
     def _free_to_let_through(self) -> int:
         """None while one waits that has to be asked for: it would never have its turn."""
@@ -347,7 +330,7 @@ class TopicState:
         """Partitions that are drained and may begin their write pause now."""
         if self.paused or self.aborted or self.stage is not Stage.CROSSING:
             return []
-        if self.lets_through and self.sealed:
+        if self.sealed:
             return []  # the topic is unsealed first: that and the arming change the same configs
         permitted, held_up = self._asking()
         under_way = permitted + -(-len(self.through) // LET_THROUGH)
@@ -357,7 +340,6 @@ class TopicState:
         """What is wanted of ``partition`` now."""
         return Steering(
             permit=self.permits[partition],
-            rolled=self.rolled,
             paused=self.paused,
             aborted=self.aborted,
             completed=bool(self.forced_by),

@@ -1,8 +1,8 @@
 """Records the histories that tests/replay/test_replay.py replays.
 
-Run it to add a case, or when a change of the workflows is guarded by a patch:
-``.venv/bin/python -m tests.replay.record NAME``. Histories that running workflows may still have
-stay: a name that was recorded is refused (docs/decisions/0005-workflow-shape.md).
+Run it to add a case, or after a change that the recorded ones do not survive
+(docs/decisions/0005-workflow-shape.md): ``.venv/bin/python -m tests.replay.record NAME``. A name
+whose files are there is refused.
 """
 
 from __future__ import annotations
@@ -356,7 +356,7 @@ async def record(names: list[str]) -> None:
     another id alone if the scenario is about one."""
     HISTORIES.mkdir(exist_ok=True)
     if recorded := sorted(name for name in names if [*HISTORIES.glob(f"{name}.*")]):
-        sys.exit(f"{', '.join(recorded)}: recorded before, and perhaps still running: add a name")
+        sys.exit(f"{', '.join(recorded)}: recorded before: remove the files first, or add a name")
     for name in names:
         long = LONG.get(name, 4_096)
         async with await WorkflowEnvironment.start_local(

@@ -14,12 +14,12 @@ from temporalio.client import WorkflowHistory
 from temporalio.worker import Replayer
 
 from tests.temporal_build import BUILD_ID
-from workflows.partition_migration import PartitionCrossing, PartitionMigration
+from workflows.partition_migration import PartitionMigration
 from workflows.tiered_storage_change import TieredStorageChange
 from workflows.topic_migration import TopicMigration
 
 HISTORIES = sorted((Path(__file__).parent / "histories").glob("*.json.gz"))
-KNOWN = [TopicMigration, PartitionMigration, PartitionCrossing, TieredStorageChange]
+KNOWN = [TopicMigration, PartitionMigration, TieredStorageChange]
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def test_each_history_is_of_a_run_of_its_own() -> None:
 
 
 async def test_a_history_that_the_workflows_no_longer_follow_is_found() -> None:
-    (file,) = (file for file in HISTORIES if file.name == "success.partition.json.gz")
+    (file,) = (file for file in HISTORIES if file.name == "success.topic.json.gz")
     history = recorded(file).to_json_dict()
     (scheduled, *_) = (
         event["activityTaskScheduledEventAttributes"]
@@ -74,9 +74,7 @@ def test_every_ending_and_interruption_has_been_recorded() -> None:
     names = {file.name.split(".")[0] for file in HISTORIES}
     assert {"success", "abort", "late_abort", "retries", "pause_and_resume"} <= names
     assert {"configure", "accepted_gap", "forced", "overdue", "continued"} <= names
-    assert {"joined", "follower", "looked_at_together", "asked_for_each_pause"} <= names
+    assert {"follower", "looked_at_together", "asked_for_each_pause"} <= names
     assert {"waits_for_place", "place_never_came"} <= names
     assert {"let_through", "permit_given_back", "looks_again"} <= names
-    # By a version that knows of nobody who rests, from what a newer one had carried to it.
-    assert {"carried_to_an_older"} <= names
     assert {"switched_off", "enabled_again", "redirected"} <= names

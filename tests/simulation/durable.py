@@ -277,7 +277,6 @@ class Temporal:
             "info": self._info,
             "time": lambda: WALL_START_S + self._loop.time(),
             "now": lambda: datetime.fromtimestamp(WALL_START_S + self._loop.time(), UTC),
-            "patched": lambda name: True,
             "all_handlers_finished": lambda: True,
             "set_current_details": lambda text: None,
             "upsert_search_attributes": lambda updates: None,

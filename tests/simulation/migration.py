@@ -30,7 +30,6 @@ from tideline.control_plane.lease_observer import LeaseObserver
 from tideline.domain import failures
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.messages import (
-    PARTITION_CROSSING,
     PARTITION_WORKFLOW,
     Followed,
     GrowthFound,
@@ -52,7 +51,7 @@ from tideline.kafka.log_reader import LogReader, TailScanner
 from tideline.kafka.observer import KafkaObserver, OffsetAnswer, OffsetSpec
 from tideline.kafka.topic_observer import ActiveProducer, ConfigEntry
 from tideline.migration.connections import AckListener, WorkerServices, monotonic_ms
-from workflows.partition_migration import PartitionCrossing, PartitionMigration
+from workflows.partition_migration import PartitionMigration
 from workflows.topic_migration import TopicMigration
 
 HOLD_MS = 6_000
@@ -66,7 +65,7 @@ STEPS = {
     Phase.SEED_AND_PERSIST: "seed",
 }
 """The milestones that the first attempt of an activity reaches, of partition 0 where it has one."""
-CHILDREN.update({PARTITION_WORKFLOW: PartitionMigration, PARTITION_CROSSING: PartitionCrossing})
+CHILDREN[PARTITION_WORKFLOW] = PartitionMigration
 
 
 class TopicsModel:

@@ -21,11 +21,6 @@ behind a wait."""
 
 TOPIC_WORKFLOW = "TopicMigration"
 PARTITION_WORKFLOW = "PartitionMigration"
-"""Notes what it knows by patches, and waits open until the partition is ready."""
-PARTITION_CROSSING = "PartitionCrossing"
-"""Notes no patches, which are two events and two writes of the index each, and ends when the
-partition has crossed and is cleaned. A type of its own, not a field of the input: a worker of an
-older version refuses it, where it would begin it in its own way and leave patches behind."""
 
 PAUSED_REASON = "paused by an operator"
 """Why a topic's workflow waits that nobody need look after."""
@@ -56,9 +51,6 @@ class TopicActivity(StrEnum):
 
     RESOLVE_TOPIC = "resolve_topic"
     """``TopicMigrationInput`` -> ``TopicRef``. Fails as UnknownTopic."""
-    JOIN_TOPIC_MIGRATION = "join_topic_migration"
-    """``JoinRequest`` -> ``TopicOutcome``: start or join the canonical workflow, await it. Asked
-    for by workflows that an older version has started."""
     FOLLOW_TOPIC_MIGRATION = "follow_topic_migration"
     """``JoinRequest`` -> ``Followed``: start or join the canonical workflow, look at it once."""
     VALIDATE_TOPIC = "validate_topic"
@@ -386,8 +378,6 @@ class WaitsFor(StrEnum):
     NOTHING = ""
     PERMIT = "permit"
     """Drained; the write pause may begin when the topic's workflow says so."""
-    ROLL = "roll"
-    """Crossed; readiness needs the topic's physical roll."""
     READY = "ready"
     """Crossed; the topic's workflow looks for all of its partitions whether they are ready."""
 
@@ -469,7 +459,6 @@ class Steering:
 
     permit: int = 0
     """The write pause may begin in rounds up to this one."""
-    rolled: bool = False
     paused: bool = False
     aborted: bool = False
     report_again: bool = False
@@ -553,8 +542,6 @@ class PartitionState:
     """An :class:`Unsettled`, until Postgres has answered, perhaps another run."""
     tiering_since: str = ""
     """When it was first looked whether remote storage covers the prefix; ISO 8601 in UTC."""
-    by_topic: bool = False
-    """Its topic's workflow looks whether it is ready."""
     tells: bool = False
     """Who started it is over, and will not get its outcome: whoever has asked since is told."""
 

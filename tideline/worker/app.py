@@ -59,7 +59,7 @@ from tideline.worker.reports import ReportKeeper
 from tideline.worker.requests import RequestDispatcher
 from tideline.worker.sdk_metrics import with_metrics
 from tideline.worker.watches import KafkaWatch
-from workflows.partition_migration import PartitionCrossing, PartitionMigration
+from workflows.partition_migration import PartitionMigration
 from workflows.tiered_storage_change import TieredStorageChange
 from workflows.topic_migration import TopicMigration
 
@@ -209,7 +209,7 @@ def workers(
         Worker(
             client,
             task_queue=queue,
-            workflows=[TopicMigration, PartitionMigration, PartitionCrossing, TieredStorageChange],
+            workflows=[TopicMigration, PartitionMigration, TieredStorageChange],
             # The sandbox imports a workflow's module anew for each of them, a fifth of what a
             # partition costs. Tests run in it, and replay.
             workflow_runner=UnsandboxedWorkflowRunner(),

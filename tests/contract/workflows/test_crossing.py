@@ -17,7 +17,7 @@ from tideline.domain import failures
 from tideline.domain.messages import (
     ABORTED,
     CROSSED,
-    PARTITION_CROSSING,
+    PARTITION_WORKFLOW,
     PartitionMigrationInput,
     PartitionRef,
     PartitionReport,
@@ -31,7 +31,7 @@ from tideline.domain.messages import (
 from tideline.domain.migration import Phase
 from tideline.domain.options import MigrationOptions
 from workflows import calls
-from workflows.partition_migration import PartitionCrossing
+from workflows.partition_migration import PartitionMigration
 from workflows.topic_run import Continued
 from workflows.topic_state import Stage, TopicState
 
@@ -52,7 +52,7 @@ async def begin(
     given = PartitionMigrationInput(ref, MigrationOptions(), world.ref.workflow_id)
     given.state.steering, given.state.unsettled = steering, unsettled
     return await client.start_workflow(
-        PARTITION_CROSSING,
+        PARTITION_WORKFLOW,
         given,
         id=world.ref.partition_workflow_id(0),
         task_queue=world.queue,
@@ -172,8 +172,8 @@ async def test_one_that_is_paused_while_it_tells_that_it_rests_does_not_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The answer was that it stops."""
-    state = PartitionState(phase=Phase.READINESS, boundary=9, by_topic=True)
-    acting = PartitionCrossing.__new__(PartitionCrossing)
+    state = PartitionState(phase=Phase.READINESS, boundary=9)
+    acting = PartitionMigration.__new__(PartitionMigration)
     told = []
 
     async def step(phase: Phase) -> None:
@@ -270,7 +270,7 @@ async def test_one_that_has_its_answer_does_not_ask_and_begin_again_with_its_nex
         await waits_because(world, client, ASKS)
 
         async def continues() -> bool:
-            await handle.signal(Signal.STEER, Steering(rolled=True))
+            await handle.signal(Signal.STEER, Steering(own_look=True))
             return (await handle.describe()).run_id != handle.first_execution_run_id
 
         await soon("another run", continues)

@@ -64,7 +64,7 @@ async def test_a_long_migration_continues_as_new_and_moves_every_partition_once(
 async def test_a_partition_that_waits_long_continues_as_new_and_still_hears_its_topic(
     world: World, server: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calls, "LONG_HISTORY", 20)
+    monkeypatch.setattr(calls, "LONG_HISTORY", 10)
     world.partitions = 2
     held = world.hold(Phase.ZOMBIE_CLEANUP)
     async with world.worker(server.client):

@@ -9,12 +9,9 @@ import pytest
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import WorkflowEnvironment
-from temporalio.worker import Replayer
 
 from tests.contract.workflows.world import ADA, WITHIN_S, World, ended, fails, reach, soon
-from tests.replay.test_replay import HISTORIES, recorded
 from tests.support.waiting import bounded
-from tests.temporal_build import BUILD_ID
 from tideline.domain import failures
 from tideline.domain.messages import (
     WAITING_MEMO,
@@ -24,8 +21,6 @@ from tideline.domain.messages import (
 )
 from tideline.domain.migration import Phase
 from workflows import calls
-from workflows.partition_migration import PartitionCrossing, PartitionMigration
-from workflows.topic_migration import TopicMigration
 
 RECONCILE = TopicActivity.RECONCILE_CONFIGS
 WAITS = [
@@ -199,22 +194,6 @@ async def test_a_partition_that_cannot_ask_postgres_for_weeks_continues_as_new(
         failed_at = world.order().index(phase)
         assert set(world.order()[failed_at + 1 : last]) == {wait}
         assert world.order()[last + 1] == Phase.DRAIN_TRANSACTIONS
-
-
-@pytest.mark.parametrize(
-    "file",
-    [f for f in HISTORIES if f.name.split(".")[:2] in (["retries", "topic"], ["success", "topic"])],
-    ids=lambda file: file.name,
-)
-async def test_a_long_history_of_an_older_version_replays(
-    file: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It was recorded past the length at which waits continue as new today."""
-    monkeypatch.setattr(calls, "history_is_long", lambda: True)
-    replayer = Replayer(
-        workflows=[TopicMigration, PartitionMigration, PartitionCrossing], build_id=BUILD_ID
-    )
-    await replayer.replay_workflow(recorded(file))  # type: ignore[arg-type]
 
 
 async def test_an_arming_that_fails_for_good_ends_the_workflow_with_its_reason(

@@ -2,35 +2,23 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 
 import pytest
-from temporalio import workflow
-from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
+from temporalio.client import Client, WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import WorkflowEnvironment
-from temporalio.worker import UnsandboxedWorkflowRunner
 
-from tests.contract.workflows.world import WORKFLOWS, World, ended, fails, reach, soon
+from tests.contract.workflows.world import World, ended, fails, reach, soon
 from tideline.domain import failures
 from tideline.domain.messages import (
-    CROSSED,
-    PARTITION_CROSSING,
-    PARTITION_WORKFLOW,
     SEARCH_ATTRIBUTES,
     TOPIC_WORKFLOW,
-    PartitionMigrationInput,
-    PartitionRef,
-    Steering,
     TopicActivity,
 )
 from tideline.domain.migration import Phase
-from tideline.domain.options import MigrationOptions
 from tideline.domain.waits import Waits
 from tideline.temporal import RunningTopic, knows_search_attribute, running_topics
-from workflows.fan_out import LETS_THROUGH
-from workflows.partition_migration import PartitionCrossing
 from workflows.topic_state import Stage
 
 
@@ -183,62 +171,6 @@ async def test_a_partition_workflow_that_was_terminated_is_started_again(
         await client.get_workflow_handle(world.ref.partition_workflow_id(0)).terminate("a test")
         held.set()
         assert (await ended(handle)).outcome == "hybrid"
-
-
-async def test_a_worker_of_an_older_version_refuses_a_partition_that_it_would_begin_in_its_own_way(
-    world: World, client: Client
-) -> None:
-    """While workers are replaced one by one both versions take tasks of one queue. What the older
-    one had begun the newer one could not go on with, and the partition hung for ever."""
-    world.tracked = True
-    older = [known for known in WORKFLOWS if known is not PartitionCrossing]
-    ref = PartitionRef(world.topic, world.ref.topic_id, 0)
-    given = PartitionMigrationInput(ref, MigrationOptions(), world.ref.workflow_id)
-    given.state.steering = Steering(permit=1)
-    async with world.worker(client, knows=older):
-        handle = await client.start_workflow(
-            PARTITION_CROSSING,
-            given,
-            id=world.ref.partition_workflow_id(0),
-            task_queue=world.queue,
-            task_timeout=timedelta(seconds=5),
-        )
-
-        async def refused() -> bool:
-            events = (await handle.fetch_history()).events
-            return any(e.HasField("workflow_task_failed_event_attributes") for e in events)
-
-        await soon("a refused task", refused)
-        assert world.calls == []
-    async with world.worker(client):
-        outcome = await ended(handle)
-    assert outcome["outcome"] == CROSSED
-
-
-async def test_what_a_topic_starts_an_older_version_knows_if_it_may_take_the_topic(
-    world: World, client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A run that an older version has begun may be its again, which then gets the outcome."""
-    patched = workflow.patched
-    monkeypatch.setattr(workflow, "patched", lambda name: name != LETS_THROUGH and patched(name))
-    async with world.worker(client, workflow_runner=UnsandboxedWorkflowRunner()):
-        begun_before = await world.start(client)
-        assert (await ended(begun_before)).outcome == "hybrid"
-        before = await started_types(begun_before)
-        monkeypatch.undo()
-        world.logs.clear()
-        begun_now = await world.start(client)
-        assert (await ended(begun_now)).outcome == "hybrid"
-    assert (before, await started_types(begun_now)) == ({PARTITION_WORKFLOW}, {PARTITION_CROSSING})
-
-
-async def started_types(handle: WorkflowHandle[Any, Any]) -> set[str]:
-    """Of the workflows that it has started."""
-    return {
-        e.start_child_workflow_execution_initiated_event_attributes.workflow_type.name
-        for e in (await handle.fetch_history()).events
-        if e.HasField("start_child_workflow_execution_initiated_event_attributes")
-    }
 
 
 async def test_which_search_attributes_a_namespace_has_a_query_tells(

@@ -332,7 +332,6 @@ async def test_partitions_that_come_to_rest_while_all_are_ended_are_forced_like_
 ) -> None:
     state = crossing(1)
     state.stage = Stage.FREEZING
-    state.decide(lets_through=True)
     state.receive(PartitionReport(0, Phase.ZOMBIE_CLEANUP, "", 7, 1))
 
     async def crosses(*_: Any, **__: Any) -> None:
@@ -361,12 +360,11 @@ async def test_a_partition_that_runs_already_when_it_is_let_through_asks_for_its
 ) -> None:
     """It may wait for a transaction for weeks, and would keep the permit for as long."""
     state = crossing(1)
-    state.decide(lets_through=True)
     state.armed = True
     sent: list[Steering] = []
 
     async def runs(*_: Any, **given: Any) -> None:
-        raise WorkflowAlreadyStartedError(given["id"], "PartitionCrossing")
+        raise WorkflowAlreadyStartedError(given["id"], "PartitionMigration")
 
     async def signal(_: Any, steering: Steering) -> None:
         sent.append(steering)
@@ -383,7 +381,6 @@ async def test_a_partition_that_was_terminated_keeps_nobody_from_a_permit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     state = crossing(3)
-    state.decide(lets_through=True)
     monkeypatch.setattr(fan_out, "now", lambda: "now")
     monkeypatch.setattr(fan_out, "START_AGAIN_AFTER", timedelta())
     acting = FanOut(state, nothing, lambda: None)
@@ -401,7 +398,6 @@ async def test_a_cancel_that_is_refused_while_a_run_is_about_to_end_stops_nothin
 ) -> None:
     """The reason why the run was to end may be over: partitions would be started no more."""
     state = crossing(1)
-    state.decide(lets_through=True)
     run = TopicRun(state, lambda: None)
 
     async def reached(*_: Any, **__: Any) -> None:

@@ -94,7 +94,6 @@ def test_what_is_counted_with_each_report_is_what_counting_anew_gives() -> None:
         PartitionReport(0, DONE, "", 100, 1),
     )
     assert state.tally.running == 0
-    state.decide(lets_through=True)
     for report in draw.choices(made, k=30_000):
         state.receive(replace(report, partition=draw.randrange(5_000)))
         state.to_start()
@@ -106,7 +105,6 @@ def test_what_is_counted_with_each_report_is_what_counting_anew_gives() -> None:
 def test_whoever_does_not_know_yet_where_its_partition_stands_takes_no_boundary_back() -> None:
     """It was started again while Postgres is away. One that has read that B0 is unset does."""
     state = crossing(2)
-    state.decide(lets_through=True)
     state.stage = Stage.TIERING
     for partition in (0, 1):
         state.receive(
@@ -128,34 +126,14 @@ def test_whoever_does_not_know_yet_where_its_partition_stands_takes_no_boundary_
 
 def test_a_partition_that_has_ended_is_not_begun_again_by_a_workflow_that_knows_nothing() -> None:
     state = crossing(1)
-    state.lets_through = True
     done = PartitionReport(0, DONE, "s", 9, 1)
     state.receive(done)
     state.receive(PartitionReport(0, Phase.VALIDATE, "t", waiting_reason="away", unsure=True))
     assert state.partitions == [done]
 
 
-def test_a_run_that_an_older_version_may_take_knows_only_what_that_one_does() -> None:
-    """It would drop what it does not know of the carried state, and go on as if all had a
-    workflow."""
-    state = crossing(3)
-    state.decide(lets_through=True)
-    state.armed = True
-    rests = PartitionReport(0, Phase.READINESS, "s", 9, 1, WaitsFor.READY, rests=True)
-    state.receive(rests)
-    state.receive(PartitionReport(1, Phase.VALIDATE, "s"))
-    state.let_through(1)
-    state.decide(lets_through=False)
-    assert state.running() == [0, 1]
-    assert (state.through, state.starts_with_permit) == ([], False)
-    assert state.tally == Tally.of(state.partitions)
-    state.receive(rests)
-    assert state.running() == [0, 1]
-
-
 def test_one_that_was_let_through_and_runs_already_asks_like_others() -> None:
     state = crossing(3)
-    state.decide(lets_through=True)
     state.armed = True
     state.receive(PartitionReport(0, Phase.VALIDATE, "s"))
     state.let_through(0)
@@ -168,7 +146,6 @@ def test_one_that_was_let_through_and_runs_already_asks_like_others() -> None:
 def test_nobody_is_permitted_before_the_topic_is_unsealed() -> None:
     """Unsealing and arming would change the same configs of Kafka at the same time."""
     state = crossing(1)
-    state.decide(lets_through=True)
     state.sealed = True
     state.receive(drained(0, round=2))
     assert state.to_permit() == []
@@ -178,19 +155,14 @@ def test_nobody_is_permitted_before_the_topic_is_unsealed() -> None:
 
 def test_a_partition_without_a_boundary_does_not_come_to_rest() -> None:
     """Nobody would go on with it."""
-    state = PartitionState(phase=Phase.READINESS, by_topic=True)
+    state = PartitionState(phase=Phase.READINESS)
     assert not may_rest(state)
     state.boundary = 9
     assert may_rest(state)
 
 
-@pytest.mark.parametrize("lets_through", [True, False])
-def test_of_a_partition_that_was_never_heard_of_the_first_word_counts(lets_through: bool) -> None:
-    """So it does for a run that an older version may take, whatever was heard."""
+def test_of_a_partition_that_was_never_heard_of_the_first_word_counts() -> None:
     state = crossing(1)
-    state.lets_through = lets_through
-    if not lets_through:
-        state.receive(PartitionReport(0, Phase.READINESS, "s", 9, 1, WaitsFor.READY))
     away = PartitionReport(0, Phase.VALIDATE, "t", waiting_reason="away", unsure=True)
     state.receive(away)
     assert state.partitions == [replace(away, unsure=False)]
@@ -253,7 +225,6 @@ def let_through(state: TopicState) -> list[int]:
 
 def test_once_the_topic_is_armed_partitions_are_started_with_their_permit() -> None:
     state = crossing(100, parallel=50)
-    state.lets_through = True
     assert len(state.to_start()) == 50, "until then each is asked for"
     state.armed = True
     most = LET_THROUGH * MOST_WRITE_PAUSES
@@ -266,7 +237,7 @@ def test_once_the_topic_is_armed_partitions_are_started_with_their_permit() -> N
 
 def test_one_that_was_let_through_and_has_to_wait_makes_room_and_asks_like_others() -> None:
     state = crossing(100, parallel=50)
-    state.lets_through = state.armed = True
+    state.armed = True
     for partition in let_through(state):
         state.receive(
             PartitionReport(partition, Phase.DRAIN_TRANSACTIONS, "", waiting_reason="a transaction",
@@ -284,7 +255,7 @@ def test_one_that_was_let_through_and_has_to_wait_makes_room_and_asks_like_other
 def test_with_the_longest_write_pauses_each_is_asked_for() -> None:
     """Six at once would be in theirs, where two may be."""
     state = crossing(100, parallel=50)
-    state.lets_through = state.armed = True
+    state.armed = True
     state.options = replace(state.options, durability=Durability.TIERED)
     assert not state.starts_with_permit
     assert len(state.to_start()) == 50
@@ -293,7 +264,7 @@ def test_with_the_longest_write_pauses_each_is_asked_for() -> None:
 def test_whoever_was_let_through_counts_until_it_has_crossed_or_given_its_permit_back() -> None:
     """Not until it is heard of: it is asked where it stands, or was paused and goes on."""
     state = crossing(100, parallel=50)
-    state.lets_through = state.armed = True
+    state.armed = True
     begun = let_through(state)
     for partition in begun:
         state.receive(PartitionReport(partition, Phase.QUIESCE, "", waiting_reason="paused"))
@@ -308,7 +279,7 @@ def test_whoever_was_let_through_counts_until_it_has_crossed_or_given_its_permit
 def test_a_partition_that_an_operator_has_paused_keeps_no_other_one_waiting() -> None:
     ref = PartitionRef("orders", "00" * 16, 0)
     for phase, waits_for in ((Phase.QUIESCE, WaitsFor.PERMIT), (Phase.READINESS, WaitsFor.READY)):
-        partition = PartitionState(phase=phase, since="", by_topic=True)
+        partition = PartitionState(phase=phase, since="")
         assert report_of(ref, partition, "").waits_for is waits_for
         partition.paused = True
         assert report_of(ref, partition, "").waits_for is WaitsFor.NOTHING
@@ -316,7 +287,6 @@ def test_a_partition_that_an_operator_has_paused_keeps_no_other_one_waiting() ->
 
 def test_a_partition_without_a_workflow_is_neither_steered_nor_waited_for() -> None:
     state = crossing(2)
-    state.decide(lets_through=True)
     rests = PartitionReport(0, Phase.READINESS, "", 9, 1, WaitsFor.READY, rests=True)
     state.receive(rests)
     assert (state.running(), state.tally.running) == ([], 0)

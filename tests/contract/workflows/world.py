@@ -55,13 +55,13 @@ from tideline.domain.operator_choices import (
     GapStep,
 )
 from tideline.domain.options import MigrationOptions
-from workflows.partition_migration import PartitionCrossing, PartitionMigration
+from workflows.partition_migration import PartitionMigration
 from workflows.topic_migration import TopicMigration
 
 T = TypeVar("T")
 
 GONE_KINDS = (failures.UNKNOWN_TOPIC, failures.TOPIC_CHANGED)
-WORKFLOWS = (TopicMigration, PartitionMigration, PartitionCrossing)
+WORKFLOWS = (TopicMigration, PartitionMigration)
 WITHIN_S = 50
 """For anything that a test waits for: less than the minute after which a topic leaves partitions
 alone that do not hear of its end."""

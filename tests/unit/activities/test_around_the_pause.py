@@ -14,7 +14,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from activities import topic
 from activities.attempt import rounds
 from activities.drain_transactions import drain_transactions
-from activities.following import follow_topic_migration, join_topic_migration
+from activities.following import follow_topic_migration
 from activities.readiness import readiness
 from activities.topic import (
     abort_migration,
@@ -484,9 +484,8 @@ async def test_a_topic_is_pinned_to_its_id_and_to_its_kafka_cluster(world: World
 
 
 @pytest.mark.parametrize("status", [RPCStatusCode.NOT_FOUND, RPCStatusCode.UNAVAILABLE])
-@pytest.mark.parametrize("look", [join_topic_migration, follow_topic_migration])
 async def test_whoever_follows_a_run_that_temporal_lost_starts_or_joins_anew(
-    world: World, status: RPCStatusCode, look: Any
+    world: World, status: RPCStatusCode
 ) -> None:
     class Lost:
         async def start_workflow(self, *_: object, **__: object) -> Any:
@@ -497,7 +496,7 @@ async def test_whoever_follows_a_run_that_temporal_lost_starts_or_joins_anew(
 
     world.services.temporal = cast(Any, Lost())
     request = JoinRequest(TOPIC, TopicMigrationInput(TOPIC.topic))
-    error = await failure_of(look(world.services, request))
+    error = await failure_of(follow_topic_migration(world.services, request))
     assert (error.type, error.non_retryable) == (failures.UNREACHABLE, False)
     knows_none = f"Temporal knows no workflow {TOPIC.workflow_id} any more"
     lost = status is RPCStatusCode.NOT_FOUND
