@@ -50,8 +50,10 @@ def api_versions(
         if (v := decodable_versions(key))
     ]
     keys.append(ApiVersion(api_key=i16(UNHEARD_OF), min_version=i16(0), max_version=i16(0)))
-    if header.api_version < SAYS_FEATURES:
-        message = ApiVersionsResponse(error_code=ErrorCode.none, api_keys=tuple(keys))
+    known = header.api_version in decodable_versions(header.api_key)
+    if not known or header.api_version < SAYS_FEATURES:
+        code = ErrorCode.none if known else ErrorCode.unsupported_version
+        message = ApiVersionsResponse(error_code=code, api_keys=tuple(keys))
         return encode_response(message, header.correlation_id)
     api = messages(header.api_key, header.api_version)
     features = () if level is None else (("metadata.version", level),)
