@@ -23,4 +23,4 @@ def test_runs_leave_no_objects_and_no_open_files() -> None:
     objects, files = _left_after_runs(1)
     later, files_later = _left_after_runs(3)
     assert later < objects + MORE
-    assert files_later == files
+    assert files_later <= files  # other tests of this process may have left some behind
