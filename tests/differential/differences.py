@@ -7,11 +7,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 from tests.differential.answers import MISSING, Path
 from tests.differential.places import Place
 from tests.differential.questions import Question, Topic, TopicId
 from tideline.domain.api_answers import NOT_OFFERED
+from tideline.gateway.fetch.from_suffix import OBJECTS_PER_ANSWER
 from tideline.gateway.transport.addresses import NO_NODE
 
 NOT_LEADER, UNKNOWN = "not_leader_or_follower", "unknown_topic_or_partition"
@@ -81,7 +83,9 @@ def _named_twice(seen: Seen) -> bool:
     """Whether the request names twice what the value is about."""
     named = Counter(_rows(seen.question.values))
     twice = {row[-1] for row, count in named.items() if count > 1}
-    words = {word for part in seen.path for word in part.split(" ")}
+    words = {
+        word for part in seen.path for word in (part, part.partition(" #")[0], *part.split(" "))
+    }
     return bool(twice) and (seen.name == "rows" or bool(twice & words))
 
 
@@ -121,12 +125,14 @@ def _served_elsewhere(seen: Seen) -> bool:
     if "node_endpoints" in seen.path:  # beside the broker's refusal
         return True
     place = seen.place
-    return place is not None and place.has_suffix and seen.error()[1] == NOT_LEADER
+    hint = "current_leader" in seen.path
+    return place is not None and place.has_suffix and (hint or seen.error()[1] == NOT_LEADER)
 
 
 def _transaction(seen: Seen) -> bool:
     """Of a tracked topic."""
-    refused = seen.error()[1] == "transactional_id_authorization_failed"
+    gateway, broker = seen.error()
+    refused = broker == "transactional_id_authorization_failed" or gateway == "policy_violation"
     return seen.name == "partition_error_code" or (seen.name == "error_code" and refused)
 
 
@@ -142,6 +148,33 @@ def _below_zero(value: Any) -> bool:
         limits = (value.get("max_bytes", 0), value.get("partition_max_bytes", 0))
         return min(limits) < 0 or any(_below_zero(inner) for inner in value.values())
     return isinstance(value, list) and any(_below_zero(inner) for inner in value)
+
+
+def _has(value: Any, name: str, is_odd: Callable[[Any], bool]) -> bool:
+    """Whether a request has a field of that name with an odd value."""
+    if isinstance(value, dict):
+        return any((n == name and is_odd(v)) or _has(v, name, is_odd) for n, v in value.items())
+    return isinstance(value, list) and any(_has(one, name, is_odd) for one in value)
+
+
+def _asks_nothing_of_a_topic(seen: Seen) -> bool:
+    if seen.name == "rows":
+        return _has(seen.question.values, "partitions", lambda rows: not rows)
+    return seen.pairs.get((*seen.path[:-1], "partitions")) == (MISSING, [])
+
+
+def _last_fetched(seen: Seen) -> bool:
+    place = seen.place
+    refused = seen.error() == ("none", "offset_out_of_range")
+    told = _has(seen.question.values, "last_fetched_epoch", lambda epoch: epoch != -1)
+    return place is not None and place.has_suffix and refused and told
+
+
+def _as_many_at_once(seen: Seen) -> bool:
+    if seen.name != "records" or seen.place is None or not seen.place.has_suffix:
+        return False
+    many = len(seen.gateway)
+    return many >= OBJECTS_PER_ANSWER and seen.broker[:many] == seen.gateway
 
 
 def _leader_epoch(seen: Seen) -> bool:
@@ -256,7 +289,7 @@ BY_DESIGN = (
     Rule(
         "empty-topics",
         frozenset({"OffsetForLeaderEpoch"}),
-        lambda s: s.pairs.get((*s.path[:-1], "partitions")) == (MISSING, []),
+        _asks_nothing_of_a_topic,
     ),
     Rule("leader-epochs", READS, _leader_epoch),
     Rule(
@@ -275,5 +308,27 @@ BY_DESIGN = (
         "isolation-levels",
         frozenset({"Fetch", "ListOffsets"}),
         lambda s: s.question.values.get("isolation_level") not in (None, 0, 1),
+    ),
+    Rule(
+        "odd-acks",
+        frozenset({"Produce"}),
+        lambda s: s.question.values["acks"] not in (-1, 0, 1) and s.name == "error_code",
+    ),
+    Rule(
+        "no-topic-id",
+        frozenset({"Fetch"}),
+        lambda s: _has(s.question.values, "topic_id", lambda topic: topic == UUID(int=0)),
+    ),
+    Rule("last-fetched-epochs", frozenset({"Fetch"}), _last_fetched),
+    Rule("objects-at-once", frozenset({"Fetch"}), _as_many_at_once),
+    Rule(
+        "unknown-operations",
+        CONFIGS,
+        lambda s: _has(s.question.values, "config_operation", lambda what: not 0 <= what <= 3),
+    ),
+    Rule(
+        "own-addresses",
+        frozenset({"DescribeConfigs"}),
+        lambda s: s.pairs.get((*s.path[:-1], "is_sensitive")) == (True, False),
     ),
 )
