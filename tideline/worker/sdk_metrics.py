@@ -18,6 +18,7 @@ from tideline.errors import UsageError
 from tideline.worker.logs import runtime
 
 ANSWER_S = 1.0
+PORTS_TRIED = 5
 
 
 class SdkMetrics(Collector):
@@ -42,20 +43,27 @@ class SdkMetrics(Collector):
 def with_metrics(address: tuple[str, int]) -> tuple[Runtime, SdkMetrics]:
     """A runtime that keeps metrics at ``address``, in seconds; port 0: a free one. Raises
     :class:`UsageError` when it cannot listen there."""
-    try:
-        where = _with_port(address)
-        kept = PrometheusConfig(
-            bind_address=where,
-            counters_total_suffix=True,
-            unit_suffix=True,
-            durations_as_seconds=True,
-        )
-        return runtime(kept), SdkMetrics(where)
-    except (OSError, ValueError) as error:
-        raise UsageError(
-            f"TIDELINE_TEMPORAL_METRICS_ADDRESS: cannot listen on {address[0]}:{address[1]} "
-            f"({error}); choose a free port of a loopback address, or 0"
-        ) from error
+    for left in reversed(range(PORTS_TRIED if address[1] == 0 else 1)):
+        try:
+            return _listening(_with_port(address))
+        except (OSError, ValueError) as error:
+            if left:
+                continue  # somebody else took the port that was free
+            raise UsageError(
+                f"TIDELINE_TEMPORAL_METRICS_ADDRESS: cannot listen on {address[0]}:{address[1]} "
+                f"({error}); choose a free port of a loopback address, or 0"
+            ) from error
+    raise AssertionError("the last try returns or raises")
+
+
+def _listening(where: str) -> tuple[Runtime, SdkMetrics]:
+    kept = PrometheusConfig(
+        bind_address=where,
+        counters_total_suffix=True,
+        unit_suffix=True,
+        durations_as_seconds=True,
+    )
+    return runtime(kept), SdkMetrics(where)
 
 
 def _with_port(address: tuple[str, int]) -> str:
