@@ -209,7 +209,7 @@ def _still_until_b0(chance: random.Random, after: str) -> Fault:
 def _unheard(chance: random.Random) -> list[Fault]:
     """The leader's gateway does not hear of the closing, and Postgres begins late with B0: it goes
     on appending while the log's end is read, and after."""
-    lasts = round(chance.uniform(2.0, 6.0), 3)
+    lasts = round(chance.uniform(10.0, 14.0), 3)
     return [
         Fault("Postgres' notifications are late for", "track", 0.0, 5.0, LEADERS),
         Fault("Postgres persists late for", "quiesce", 0.0, lasts, "worker"),
