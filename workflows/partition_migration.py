@@ -377,9 +377,8 @@ class PartitionMigration:
         workflow.set_current_details(details(self.status()))
 
     def _is_soon_over(self, phase: str) -> bool:
-        if parks_producers(self._state) or self._is_tried_in_process(phase):
-            return True
-        return phase == Phase.QUIESCE
+        in_pause = phase == Phase.QUIESCE or parks_producers(self._state)
+        return in_pause or self._is_tried_in_process(phase)
 
     def _show(self) -> None:
         """What this phase is, to operators and the topic's workflow."""
@@ -449,7 +448,7 @@ class PartitionMigration:
         return PauseOutcome(False, "goes on" + unkept)
 
     async def _keep(self, action: Update, raw: RawValue) -> str:
-        topic = TopicRef(self._ref.topic, self._ref.topic_id, 0)
+        topic = TopicRef(self._ref.topic, self._ref.topic_id, 0, self._ref.cluster_id)
         return await keep(action, raw, topic, self._ref.partition)
 
     @pause.validator

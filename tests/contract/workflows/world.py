@@ -66,6 +66,7 @@ WITHIN_S = 50
 """For anything that a test waits for: less than the minute after which a topic leaves partitions
 alone that do not hear of its end."""
 TOPIC_ID = UUID("6f1d3a52-0f1a-4b0e-9a39-5f0a52f1c0de")
+CLUSTER = "kafka-of-the-world"
 ADA = Decider("ada", "a hanging transaction")
 """Who steers."""
 
@@ -126,7 +127,7 @@ class World:
 
     @property
     def ref(self) -> TopicRef:
-        return TopicRef(self.topic, TOPIC_ID.hex, self.partitions)
+        return TopicRef(self.topic, TOPIC_ID.hex, self.partitions, CLUSTER)
 
     @property
     def unhurried(self) -> dict[str, Any]:
@@ -262,6 +263,7 @@ class World:
     @activity.defn(name=TopicActivity.RECORD_CONFIGURATION)
     async def record_configuration(self, record: ConfigurationRecord) -> None:
         await self._enter(TopicActivity.RECORD_CONFIGURATION)
+        assert record.ref.cluster_id == CLUSTER, "a worker of another cluster would keep it"
         if record.action != "configure":
             self.steered.append((record.action, record.partition, record.decider))
             return
