@@ -138,9 +138,10 @@ async def establish(
     settings: ObjectStoreSettings,
     cluster_id: Callable[[], Awaitable[str]],
     history: HistoryWatch,
-) -> None:
+) -> str:
     """What a gateway or the worker does before it acts: everything must agree, and a prefix that
-    is nobody's becomes this installation's. ``history`` compares connections from now on.
+    is nobody's becomes this installation's. ``history`` compares connections from now on. Returns
+    the Kafka cluster's id.
 
     Raises :class:`WrongHistory`, or an :class:`tideline.errors.UnreachableError`.
     """
@@ -158,6 +159,7 @@ async def establish(
         await _claim(plane, store, place, identity)
     if (why := history.judge(before, identity)) is not None:
         raise WrongHistory(f"Postgres is not the one that was seen: {why}. {REMEDY}")
+    return cluster
 
 
 async def _assert_follows(plane: ControlPlane, position: ServerIdentity | None) -> None:

@@ -50,8 +50,8 @@ class Shape(Generic[T]):
 
     def member(self, name: str, given: object) -> T:
         """The same, as the field ``name`` of another one: a :data:`Reader`."""
-        given = as_object(name or "the input", given, self.fields)
-        prefix = f"{name}." if name else ""
+        given = as_object(name, given, self.fields)
+        prefix = _inside(name)
         return self.type(
             **{
                 field: read(prefix + field, given.get(field))
@@ -61,11 +61,17 @@ class Shape(Generic[T]):
         )
 
 
+def _inside(name: str) -> str:
+    """How the names of an object's fields begin."""
+    return f"{name}." if name else ""
+
+
 def as_object(name: str, given: object, known: Iterable[str]) -> Mapping[str, Any]:
-    """A JSON object of ``known`` fields."""
+    """A JSON object of ``known`` fields. ``name``: empty for the whole input."""
     if not isinstance(given, Mapping):
-        raise InvalidMigrationInput(f"{name}: {_kind(given)} instead of a JSON object")
-    prefix = "" if name == "the input" else f"{name}."
+        what = name or "the input"
+        raise InvalidMigrationInput(f"{what}: {_kind(given)} instead of a JSON object")
+    prefix = _inside(name)
     for field in given:
         if field not in known:
             raise InvalidMigrationInput(

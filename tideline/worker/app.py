@@ -120,11 +120,10 @@ async def _start(settings: WorkerSettings, health: Health, stack: AsyncExitStack
     )
     plane, cluster = services.control_plane, services.cluster
     await retry_at_start(health, lambda: refuse_old_brokers(cluster))
-    await retry_at_start(
+    services.cluster_id = own = await retry_at_start(
         health, lambda: establish(plane, store, settings, cluster.cluster_id, history)
     )
     await retry_at_start(health, lambda: check_connections(plane, settings, is_gateway=False))
-    services.cluster_id = own = await retry_at_start(health, cluster.cluster_id)
     queue = settings.temporal_task_queue
     await retry_at_start(health, lambda: temporal.refuse_other_workers(client, queue, own))
     for worker in workers(settings, client, services, own):

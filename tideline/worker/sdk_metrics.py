@@ -19,6 +19,7 @@ from tideline.worker.logs import runtime
 
 ANSWER_S = 1.0
 PORTS_TRIED = 5
+"""Of port 0: somebody else may take the one that was free."""
 
 
 class SdkMetrics(Collector):
@@ -43,17 +44,17 @@ class SdkMetrics(Collector):
 def with_metrics(address: tuple[str, int]) -> tuple[Runtime, SdkMetrics]:
     """A runtime that keeps metrics at ``address``, in seconds; port 0: a free one. Raises
     :class:`UsageError` when it cannot listen there."""
-    for left in reversed(range(PORTS_TRIED if address[1] == 0 else 1)):
+    tries = PORTS_TRIED if address[1] == 0 else 1
+    while True:
+        tries -= 1
         try:
             return _listening(_with_port(address))
         except (OSError, ValueError) as error:
-            if left:
-                continue  # somebody else took the port that was free
-            raise UsageError(
-                f"TIDELINE_TEMPORAL_METRICS_ADDRESS: cannot listen on {address[0]}:{address[1]} "
-                f"({error}); choose a free port of a loopback address, or 0"
-            ) from error
-    raise AssertionError("the last try returns or raises")
+            if not tries:
+                raise UsageError(
+                    f"TIDELINE_TEMPORAL_METRICS_ADDRESS: cannot listen on {address[0]}:"
+                    f"{address[1]} ({error}); choose a free port of a loopback address, or 0"
+                ) from error
 
 
 def _listening(where: str) -> tuple[Runtime, SdkMetrics]:
