@@ -109,18 +109,18 @@ airflow: $(STAMP) ## the embedded stack with Airflow, and one run of each DAG
 	@$(BIN)/tideline stack up --airflow
 	@$(BIN)/python -m tideline.demo.airflow_tour
 
-# One more process than cores, for who has a stack waits most of the time; four at most, for each
-# has servers of its own (docs/decisions/0006-tests-side-by-side.md).
+# More processes than cores by those that have a stack, for they wait most of the time; four at most,
+# for each has servers of its own (docs/decisions/0006-tests-side-by-side.md).
 CORES := $(shell nproc 2>/dev/null || echo 2)
-SIDE_BY_SIDE := -n $(shell echo $$(( $(CORES) < 3 ? $(CORES) + 1 : 4 ))) --dist loadfile --no-loadscope-reorder
+side_by_side = -n $(shell echo $$(( $(CORES) + $(1) < 4 ? $(CORES) + $(1) : 4 ))) --stacks $(1) --dist loadfile --no-loadscope-reorder
 
 .PHONY: test
 test: $(STAMP) ## what CI runs: all but tests/nightly, on one embedded stack
-	@$(BIN)/pytest $(SIDE_BY_SIDE) --stacks 1 $(PYTEST_FLAGS)
+	@$(BIN)/pytest $(call side_by_side,1) $(PYTEST_FLAGS)
 
 .PHONY: test-all
 test-all: $(STAMP) ## that and tests/nightly, where two processes have embedded stacks
-	@$(BIN)/pytest tests $(SIDE_BY_SIDE) --stacks 2 --hypothesis-profile "other examples" $(PYTEST_FLAGS)
+	@$(BIN)/pytest tests $(call side_by_side,2) --hypothesis-profile "other examples" $(PYTEST_FLAGS)
 
 .PHONY: test-release
 test-release: $(STAMP) ## crossing, reads across B0, coverage and tiering on brokers of RELEASE=x.y.z (docs/stack.md)
@@ -128,7 +128,7 @@ test-release: $(STAMP) ## crossing, reads across B0, coverage and tiering on bro
 
 .PHONY: test-unit
 test-unit: $(STAMP) ## unit tests, model, simulation and pages, which start nothing: two minutes
-	@$(BIN)/pytest tests/unit tests/history tests/simulation tests/model tests/pages $(SIDE_BY_SIDE) $(PYTEST_FLAGS)
+	@$(BIN)/pytest tests/unit tests/history tests/simulation tests/model tests/pages $(call side_by_side,1) $(PYTEST_FLAGS)
 
 .PHONY: model
 model: $(STAMP) ## every interleaving of small scopes: states, seconds, and each hole as a schedule

@@ -25,6 +25,7 @@ WITH_A_STACK = (
 """The run's, or one of their own beside it."""
 LONG = (
     "tests/nightly/airflow/test_dags.py",
+    "tests/nightly/own_stack/test_kafka_releases.py",
     "tests/nightly/stack/test_standalone_cluster.py",
 )
 """Minutes each: whoever began one of these at the end would be waited for."""

@@ -37,8 +37,8 @@ def test_with_one_stack_one_process_takes_all_that_needs_one() -> None:
 
 def test_what_takes_minutes_is_begun_first() -> None:
     files = ["tests/nightly/faults/test_a.py", *reversed(LONG), "tests/nightly/faults/test_b.py"]
-    assert [next_file(files, process, 3, 2) for process in (0, 1)] == [LONG[1], files[-1]]
-    assert next_file([files[0], LONG[1]], 0, 3, 2) == LONG[1]
+    assert [next_file(files, process, 3, 2) for process in (0, 1)] == [LONG[-1], files[-1]]
+    assert next_file([files[0], LONG[-1]], 0, 3, 2) == LONG[-1]
 
 
 def test_what_the_rule_names_is_there() -> None:

@@ -2,7 +2,8 @@
 
 The checkout stays as it is. The package is installed editable, so the copy has to come first: it is
 the working directory, pytest's ``pythonpath`` and PYTHONPATH. What is read beside Python is looked
-for beside its package (:mod:`tideline.installation`): SQL comes from the copy, too.
+for beside its package (:mod:`tideline.installation`): SQL comes from the copy, too. All mutations
+share one copy, and what is compiled of it, one after the other.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import cache_from_source
 from pathlib import Path
@@ -83,11 +85,15 @@ class Copy:
         library.parent.mkdir(parents=True)
         library.symlink_to(native_library())
 
-    def plant(self, mutation: Mutation) -> None:
+    @contextmanager
+    def planted(self, mutation: Mutation) -> Iterator[None]:
         file = self.root / mutation.file
-        file.write_text(mutation.planted(file.read_text()))
-        # What was compiled of the file counts while its time, in seconds, and its size do.
-        Path(cache_from_source(str(file))).unlink(missing_ok=True)
+        original = file.read_text()
+        _write(file, mutation.planted(original))
+        try:
+            yield
+        finally:
+            _write(file, original)
 
     def run(self, *tests: str, seconds: float = FOUND_WITHIN_S) -> Outcome:
         report = self._directory / "report.xml"
@@ -97,23 +103,31 @@ class Copy:
             f"--junitxml={report}", *tests,
         ]  # fmt: skip
         kept = {name: was for name, was in os.environ.items() if not name.startswith("PYTEST_")}
-        environment = {**kept, "PYTHONPATH": str(self.root), "PYTHONDONTWRITEBYTECODE": "1"}
+        environment = {**kept, "PYTHONPATH": str(self.root)}
+        report.unlink(missing_ok=True)
         ended = ran(command, seconds, cwd=self.root, env=environment, text=True)
         found = ElementTree.parse(report).iter("failure") if report.exists() else ()
         failures = tuple(failure.get("message", "") for failure in found)
         return Outcome(ended.returncode, failures, f"{ended.stdout}\n{ended.stderr}")
 
 
-@pytest.fixture
-def copy(tmp_path: Path) -> Iterator[Copy]:
-    yield Copy(tmp_path)
-    shutil.rmtree(tmp_path)  # pytest keeps those of three runs
+def _write(file: Path, text: str) -> None:
+    file.write_text(text)
+    # What was compiled of the file counts while its time, in seconds, and its size do.
+    Path(cache_from_source(str(file))).unlink(missing_ok=True)
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Copy]:
+    directory = tmp_path_factory.mktemp("mutations")
+    yield Copy(directory)
+    shutil.rmtree(directory)  # pytest keeps those of three runs
 
 
 @pytest.mark.parametrize("mutation", mutations(), ids=str)
 def test_a_planted_mutation_is_found_by_its_test(copy: Copy, mutation: Mutation) -> None:
-    copy.plant(mutation)
-    outcome = copy.run(mutation.test)
+    with copy.planted(mutation):
+        outcome = copy.run(mutation.test)
     why_not = outcome.why_missed(mutation)
     assert not why_not, f"{why_not}\n{outcome.said}"
 
@@ -136,5 +150,6 @@ def test_every_test_of_the_table_passes_in_a_copy_without_a_mutation(copy: Copy)
 )
 def test_what_its_test_does_not_find_is_told(copy: Copy, new: str, why_not: str) -> None:
     (mutation,) = (m for m in mutations() if m.name == "ack-gate-at-b0")
-    copy.plant(replace(mutation, new=new))
-    assert why_not in copy.run(mutation.test).why_missed(mutation)
+    with copy.planted(replace(mutation, new=new)):
+        outcome = copy.run(mutation.test)
+    assert why_not in outcome.why_missed(mutation)
