@@ -241,7 +241,7 @@ BY_DESIGN = (
         frozenset({"CreatePartitions"}),
         _said("migrates to diskless storage"),
     ),
-    Rule("named-twice", ANY, _named_twice),
+    Rule("named-twice", ANY - {"Fetch"}, _named_twice),
     Rule(
         "unknown-partition",
         OF_PARTITIONS,

@@ -136,6 +136,20 @@ async def test_kafka_answers_freely_while_the_lease_is_valid(bench: TrackedBench
     assert (answer.error, answer.offsets, answer.high_watermark) == ("none", [0, 10], 20)
 
 
+async def test_a_leader_epoch_that_no_broker_has_judged_holds_no_reader_back(
+    bench: TrackedBench,
+) -> None:
+    """Kafka reads the last row of a partition that is named twice, and the epoch of another one may
+    be any."""
+    bench.show(PENDING)
+    kafka(bench, KafkaLog(batches(0), 10))
+    twice = fetch((TOPIC, 0, 0), (TOPIC, 0, 0), leader_epochs=(2**31 - 1,))
+    assert fetched(await bench.ask(twice))[ME].offsets == [0]
+    kafka(bench, KafkaLog(batches(0, 10), 20))
+    answer = await ask(bench, 0)
+    assert (answer.offsets, answer.high_watermark) == ([0, 10], 20)
+
+
 async def test_a_late_append_is_not_shown_by_a_gateway_that_quiesces(bench: TrackedBench) -> None:
     """Schedule 2: the consumer would commit B0 + 1 and skip the suffix's record at B0."""
     bench.show(PENDING)

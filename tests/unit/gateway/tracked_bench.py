@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from itertools import zip_longest
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -352,15 +353,17 @@ def fetch(
     max_bytes: int = 1 << 20,
     partition_max_bytes: int = 1 << 20,
     session: tuple[int, int] = (0, -1),
+    leader_epochs: tuple[int, ...] = (),
 ) -> Any:
-    """A fetch request of (topic, partition, offset)."""
+    """A fetch request of (topic, partition, offset), the first of which name ``leader_epochs``."""
     api = messages(ApiKey.FETCH, FETCH_VERSION)
     topics: dict[str, list[Any]] = {}
-    for topic, partition, offset in wanted:
+    for (topic, partition, offset), epoch in zip_longest(wanted, leader_epochs, fillvalue=-1):
         topics.setdefault(topic, []).append(
             api.request_part(
                 "FetchPartition",
                 partition=partition,
+                current_leader_epoch=epoch,
                 fetch_offset=offset,
                 partition_max_bytes=partition_max_bytes,
             )
@@ -382,7 +385,7 @@ def fetch(
 
 
 def serving(logs: dict[tuple[str, int], KafkaLog], session_id: int = 0) -> Script:
-    """A broker that has these logs."""
+    """A broker that has these logs; of a partition that is named twice the last row counts."""
 
     def answer(request: Any) -> Any:
         api = messages(ApiKey.FETCH, FETCH_VERSION)
@@ -395,8 +398,8 @@ def serving(logs: dict[tuple[str, int], KafkaLog], session_id: int = 0) -> Scrip
                     "FetchableTopicResponse",
                     topic=topic.topic,
                     partitions=tuple(
-                        _fetched(api, row.partition, logs[topic.topic, row.partition])
-                        for row in topic.partitions
+                        _fetched(api, partition, logs[topic.topic, partition])
+                        for partition in dict.fromkeys(row.partition for row in topic.partitions)
                     ),
                 )
                 for topic in request.topics

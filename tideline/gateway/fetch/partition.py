@@ -55,13 +55,19 @@ def partition_of(key: TopicKey, row: Any, tracking: TrackingView) -> PartitionFe
     )
 
 
-def partitions_of(request: Any, tracking: TrackingView) -> list[PartitionFetch]:
-    """Every partition that the request names, in its order."""
-    return [
-        partition_of(topic_key(topic), row, tracking)
+def asked_of(request: Any) -> dict[tuple[TopicKey, int], Any]:
+    """The partitions that a fetch names, in its order. Of one that it names twice the last row
+    counts, as with Kafka (``FetchRequest.fetchData``): an answer of the broker is about that one,
+    and the leader epoch that another row names was never judged."""
+    return {
+        (topic_key(topic), int(row.partition)): row
         for topic in request.topics
         for row in topic.partitions
-    ]
+    }
+
+
+def partitions_of(request: Any, tracking: TrackingView) -> list[PartitionFetch]:
+    return [partition_of(key, row, tracking) for (key, _), row in asked_of(request).items()]
 
 
 @dataclass(slots=True)

@@ -19,6 +19,7 @@ from typing import Any
 from uuid import UUID
 
 from tideline.domain.request_handling import KafkaErrorCode
+from tideline.gateway.fetch.partition import asked_of
 from tideline.gateway.messages import TopicKey, topic_key
 from tideline.gateway.metrics import (
     FETCH_SESSION_PARTITIONS,
@@ -103,7 +104,7 @@ class TrackedSession:
 
     def take(self, request: Any) -> None:
         """What an incremental request adds, changes and forgets."""
-        for key, asked in asked_of(request):
+        for key, asked in asked_of(request).items():
             if (known := self.partitions.get(key)) is not None:
                 known.asked = asked
             else:
@@ -164,7 +165,7 @@ class TrackedSessions:
 
     def _open(self, request: Any, rows: list[Row]) -> int:
         """Returns the id of the session, or 0: there is no room."""
-        asked = dict(asked_of(request))
+        asked = asked_of(request)
         if not asked or not self._make_room(len(asked), asked):
             return 0
         now = self._clock()
@@ -210,7 +211,7 @@ class TrackedSessions:
         """Whether a session that has grown may stay."""
         if len(session.partitions) > LARGEST_SESSION:
             return False
-        if not all(_can_be_kept(key) for key, _ in asked_of(request)):
+        if not all(map(_can_be_kept, asked_of(request))):
             return False
         while self._partitions > PARTITIONS:
             if not self._evict(len(session.partitions), session):
@@ -254,13 +255,6 @@ class TrackedSessions:
         self._partitions += more
         FETCH_SESSION_PARTITIONS.set(self._partitions)
         FETCH_SESSIONS.set(len(self._sessions))
-
-
-def asked_of(request: Any) -> Iterable[tuple[Key, Any]]:
-    """The partitions that a fetch names."""
-    for topic in request.topics:
-        for row in topic.partitions:
-            yield (topic_key(topic), int(row.partition)), row
 
 
 def _by_ids(request: Any) -> bool:
