@@ -12,7 +12,7 @@ import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from kio.schema.errors import ErrorCode
 
-from tests.unit.gateway.fakes import LOG, TOPIC, tracked_row
+from tests.unit.gateway.fakes import LOG, TOPIC, tracked_row, tracked_topic
 from tests.unit.gateway.merged_log import merge
 from tests.unit.gateway.tracked_bench import (
     Script,
@@ -466,6 +466,23 @@ async def test_without_a_lease_nobody_is_told_where_the_epoch_of_the_suffix_ends
     assert await ended(bench, 7) == ("none", 7, 100)
     bench.lapse()
     assert await ended(bench, 7) == ("not_leader_or_follower", -1, -1)
+
+
+async def test_an_epoch_that_goes_on_behind_b0_ends_in_the_suffix_if_b0_is_told_meanwhile(
+    bench: TrackedBench,
+) -> None:
+    """Schedule 8: the next leader of the prefix says that B0's epoch ended at B0."""
+    bench.show(SUFFIX)
+    await appended(bench, 700)
+    view = bench.parts.tracking
+    view.replace_all([tracked_topic(PENDING)])
+
+    def crosses(request: Any) -> Any:
+        view.replace_all([tracked_topic(SUFFIX)])
+        return Lineage(100, e7=0, e8=100)(request)
+
+    bench.client.broker[ApiKey.OFFSET_FOR_LEADER_EPOCH] = crosses
+    assert await ended(bench, 7) == ("none", 7, 101)
 
 
 async def test_a_leader_that_lost_the_end_of_the_prefix_does_not_say_where_an_epoch_ended(

@@ -50,19 +50,24 @@ class LeaderEpochHandler:
         if not split.is_tracked:
             return await context.forward()
         await split.authorize(self.rights)
-        ours, kafkas = [], []
+        asked = [(item, item.row) for item in split.items if split.rule(item).asks_kafka]
+        answers = await split.forward(asked)
+        shown = await asyncio.gather(*(self._shown(split, *a) for a in answers.items()))
+        told = dict(zip(answers, shown, strict=True))
         rows: dict[PartitionEntry, Any] = {}
+        prefix, ours = {}, []
+        # By what is known now: B0's epoch ended there at Kafka, and goes on in the suffix.
         for item in split.items:
             rule = split.rule(item)
             if rule.behaviour is Behaviour.REFUSE:
                 rows[item] = _unknown(split, item, rule.error)
-            elif rule.asks_kafka:
-                kafkas.append((item, item.row))
-            else:
+            elif not rule.asks_kafka:
                 ours.append(item)
-        answers = await split.forward(kafkas)
-        shown = await asyncio.gather(*(self._shown(split, *a) for a in answers.items()))
-        rows |= await self._of_whole_logs(split, dict(zip(answers, shown, strict=True)))
+            elif item in told:
+                prefix[item] = told[item]
+            else:
+                rows[item] = _unknown(split, item, READ_AGAIN)
+        rows |= await self._of_whole_logs(split, prefix)
         rows |= await self._from_suffix(split, ours)
         return await split.respond(rows)
 
