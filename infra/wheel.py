@@ -1,4 +1,4 @@
-"""The native library, for the wheel (docs/decisions/0009-what-the-wheel-installs.md).
+"""The native library, for the wheel (docs/install.md).
 
 Hatchling loads this file by itself: it imports nothing of the project."""
 

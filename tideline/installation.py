@@ -1,5 +1,5 @@
 """What is installed beside the modules of this package: files that are not Python, and packages
-with names that others use, too (docs/decisions/0009-what-the-wheel-installs.md)."""
+with names that others use, too (docs/install.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who alone tells the outcomes of a file stays as long as that file is read (decision 0019)."""
+"""Who alone tells the outcomes of a file stays as long as that file is read (decision 0022)."""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ IN_QUOTES = re.compile(r"`([^`\n]+)`")
 ROOTED = re.compile(rf"(?:{'|'.join((*TREES, 'docs', 'examples'))})/[\w./-]*")
 FILE = re.compile(r"[\w./-]*\w\.(?:py|sql)")
 RUN_AS_MODULE = re.compile(r"python -m ((?:spark|tideline|benchmarks|activities)[\w.]*)")
+MOST_WORDS = {Path("README.md"): 900} | dict.fromkeys(Path("docs/decisions").glob("*.md"), 300)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
@@ -88,6 +89,11 @@ def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
 def test_every_test_and_symbol_that_a_page_names_exists(page: Path) -> None:
     assert missing_tests(page.read_text()) == []
     assert missing_code(page.read_text()) == {}
+
+
+@pytest.mark.parametrize("short", MOST_WORDS, ids=str)
+def test_a_page_for_strangers_and_a_decision_are_short(short: Path) -> None:
+    assert len(short.read_text().split()) <= MOST_WORDS[short]
 
 
 def test_every_section_of_the_architecture_that_a_docstring_cites_exists() -> None:

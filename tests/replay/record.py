@@ -1,7 +1,7 @@
 """Records the histories that tests/replay/test_replay.py replays.
 
 Run it to add a case, or after a change that the recorded ones do not survive
-(docs/decisions/0005-workflow-shape.md): ``.venv/bin/python -m tests.replay.record NAME``. A name
+(CONTRIBUTING.md): ``.venv/bin/python -m tests.replay.record NAME``. A name
 whose files are there is refused.
 """
 

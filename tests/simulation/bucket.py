@@ -1,5 +1,5 @@
-"""What the bucket tells at any moment of a run, against what the control plane knows (decisions
-0020, 0022).
+"""What the bucket tells at any moment of a run, against what the control plane knows (decision
+0022).
 
 Whatever was killed, lost and answered twice on the way: who folds the footers of the bucket gets
 the control plane's batches, at their offsets, or is told of an object that is open. Behind the

@@ -23,7 +23,7 @@ GC_POOL = "tideline_gc"
 VERIFY_POOL = "tideline_verify"
 JOB_POOLS = (COVERAGE_POOL, RETENTION_POOL, SPLIT_POOL, MERGE_POOL, GC_POOL, VERIFY_POOL)
 """One slot and one DAG each: a job never runs beside itself, and never waits for the slot of one
-that fails again and again (docs/decisions/0008-a-slot-for-each-job.md)."""
+that fails again and again (docs/airflow.md)."""
 MIGRATIONS_POOL = "tideline_migrations"
 """Topics that migrate at once, over all waves; a deferred wait counts."""
 

@@ -2,7 +2,7 @@
 
 ``migrations`` hold tables, indexes and constraints: applied once each and in order, by yoyo.
 ``functions`` and ``grants.sql`` hold the rules: replaced as a whole when they differ
-(docs/decisions/0007-functions-apart-from-migrations.md).
+(docs/decisions/0003-plain-sql-migrations.md).
 """
 
 from __future__ import annotations

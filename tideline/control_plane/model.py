@@ -452,7 +452,7 @@ class CommittedBatch:
 
 @dataclass(frozen=True, slots=True)
 class StreamPlace:
-    """Where a WAL object stands in the commit stream of its incarnation (decision 0019)."""
+    """Where a WAL object stands in the commit stream of its incarnation (decision 0022)."""
 
     sequence: int
     withdrawn: tuple[int, ...] = ()

@@ -3,7 +3,7 @@
 What always holds: a batch whose outcome is told lies where its commit put it, or is said to
 contradict another; a batch without one is placed only where nothing else fits, and is marked as
 inferred; whatever is left over is told with all that is known of it. Nothing is guessed
-(decision 0020).
+(decision 0022).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which offsets of a log an operator gives up at a rebuild, and by which object (decision 0023).
+"""Which offsets of a log an operator gives up at a rebuild, and by which object (docs/restore.md).
 
 What always holds: the same log gives the same object, whenever it is made and by whom, so that a
 rebuild may be ended anywhere and run again.

@@ -3,7 +3,7 @@
 A *filling* is a batch without records that takes offsets all the same, as compaction leaves it in
 Kafka: clients pass over it. A rebuild stores one object for each log whose offsets are given up; it
 tells its own outcome, and names the objects whose batches may have been given those offsets
-(decision 0023).
+(docs/restore.md).
 
 What always holds: what a filling lies over is given up for good. No batch that turns up there later
 is taken, so that the log is the same from nothing as beside a Postgres that has the filling.

@@ -2,7 +2,7 @@
 
 An object is the batches, one behind the other, and the footer: payload, its length (u32), its
 CRC-32C (u32), and eight bytes of magic with the version; integers are big-endian. Readers of
-records go by coordinates and never see it (decision 0019).
+records go by coordinates and never see it (decision 0022).
 
 What always holds of one stream, the objects of one incarnation:
 

@@ -4,7 +4,7 @@ Goes through the ways to fill every hole between known batches; whoever asks sto
 object may never have been committed, so it may be passed over, and of one that was committed single
 batches may be missing, but where its stream keeps the order of decision 0022. One way is enough to
 know only because what fills a hole must be in the bucket: an object that was committed is not
-deleted before Postgres says so (decision 0020). Whoever has lost objects of the bucket cannot rely
+deleted before Postgres says so (decision 0022). Whoever has lost objects of the bucket cannot rely
 on it.
 """
 

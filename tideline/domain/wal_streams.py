@@ -2,7 +2,7 @@
 
 Says of each object whether its outcome is told, is not told yet (the unmanifested tail), or never
 will be. What always holds: an outcome counts only for the object whose key it names and for all of
-that object's batches; whatever contradicts it is said and left out (decision 0020). A notice takes
+that object's batches; whatever contradicts it is said and left out (decision 0022). A notice takes
 batches out of the tail, and keeps an object in it whose outcome is not known (decision 0022).
 """
 

@@ -4,7 +4,7 @@ An object without a told outcome is placed in a hole that nothing else fits, nei
 part (single batches are refused, or withdrawn when their producer was told of a failure), or behind
 the last batch when it is the only one that may lie there, with all that its stream has behind it.
 There it is taken to have been committed whole, unless a producer in it may have sent something
-again of which the first copy is gone. What is placed is marked as inferred (decisions 0020, 0022).
+again of which the first copy is gone. What is placed is marked as inferred (decision 0022).
 """
 
 from __future__ import annotations

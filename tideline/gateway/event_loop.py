@@ -1,5 +1,4 @@
-"""The event loop that a gateway runs on; what each does otherwise is in decision 30
-(docs/decisions/0030-the-pass-path-in-python.md)."""
+"""The event loop that a gateway runs on; what uvloop does otherwise is in docs/gateway.md."""
 
 from __future__ import annotations
 

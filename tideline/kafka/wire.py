@@ -226,7 +226,8 @@ def library() -> ctypes.CDLL:
 
 @cache
 def library_with_the_lock() -> ctypes.PyDLL:
-    """The calls that do not let go of the interpreter's lock. Raises as :func:`library` does."""
+    """The calls that keep the interpreter's lock: to get it back from a thread that computes takes
+    up to ``sys.getswitchinterval()``, 5 ms. Raises as :func:`library` does."""
     # The one that was looked at, whatever lies in its place by now.
     found = ctypes.PyDLL(str(LIBRARY), handle=library()._handle)
     size, data, rows = ctypes.c_size_t, ctypes.c_char_p, ctypes.c_void_p

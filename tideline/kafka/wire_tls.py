@@ -1,5 +1,5 @@
 """TLS of the native pass path, by the OpenSSL that :mod:`ssl` has loaded
-(docs/decisions/0034-a-native-pass-path.md#tls).
+(docs/security.md).
 
 The rules are those of an :class:`ssl.SSLContext`: what is set there is read from it, and set again.
 """

@@ -252,7 +252,7 @@ CREATE TABLE wal_files (
     outcome_log_starts bigint[],
     outcome_high_watermarks bigint[],
     -- A WAL object ends with the outcomes of earlier commits of its stream, so that the bucket tells
-    -- what Postgres does (decision 19). Who carries the outcomes of a file stays as long as that file
+    -- what Postgres does (decision 22). Who carries the outcomes of a file stays as long as that file
     -- is read.
     -- Place in the commit stream of its incarnation; null: it has no batches, or was written before
     -- objects said what they hold.

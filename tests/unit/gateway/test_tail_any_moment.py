@@ -1,5 +1,5 @@
 """Several gateways, each of them fenced at times, and a bucket that is collected: who loses
-Postgres at any moment finds nothing anywhere but where Postgres had it (decisions 0020, 0022)."""
+Postgres at any moment finds nothing anywhere but where Postgres had it (decision 0022)."""
 
 from __future__ import annotations
 

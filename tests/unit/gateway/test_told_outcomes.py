@@ -1,5 +1,5 @@
 """WAL objects tell what they hold and what became of it, so that the bucket knows what Postgres
-knows (decision 0019)."""
+knows (decision 0022)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Telling outcomes (decision 0019) while gateways are fenced, stopped, and without their store."""
+"""Telling outcomes (decision 0022) while gateways are fenced, stopped, and without their store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the WAL objects of a gateway tell of themselves and of each other (decisions 0019, 0022).
+"""What the WAL objects of a gateway tell of themselves and of each other (decision 0022).
 
 What always holds: an object is numbered in the order of the commits of its incarnation; an outcome
 is told by every object that begins its upload after the commit, until one of them is committed, and

@@ -1,4 +1,4 @@
-"""Objects that hold no batches and tell of other objects (decisions 0019, 0022).
+"""Objects that hold no batches and tell of other objects (decision 0022).
 
 *Carriers* are committed, so that collection keeps them while what they tell of is read. They are
 beside the commits of the gateway: no produce waits for one, and one is under way at a time.
