@@ -163,7 +163,7 @@ differential: $(STAMP) ## REQUESTS odd requests out of SEED to a gateway and to 
 	@$(BIN)/python -m tests.differential --seed $(SEED) --requests $(REQUESTS)
 
 .PHONY: bench
-bench: $(STAMP) ## the benchmarks, as ratios against a named alternative
+bench: $(STAMP) ## the benchmarks beside a named alternative each; writes docs/performance.md
 	@$(BIN)/python -m benchmarks $(BENCH_FLAGS)
 
 .PHONY: docs

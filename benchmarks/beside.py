@@ -217,7 +217,7 @@ def measure(
 
 
 def to_markdown(ways: Sequence[Way], cases: Sequence[Case]) -> str:
-    """The tables of docs/performance.md."""
+    """The report."""
 
     proxies = [way for way in ways if way.pid]
     head = (

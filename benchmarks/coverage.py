@@ -21,6 +21,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from benchmarks.beside import spread
+from benchmarks.page import Figure
 from spark.common import packing
 from spark.common.metadata_records import MetadataRecord
 from spark.common.packing import Packed, PackedEvents
@@ -335,12 +337,13 @@ def measure(
     return result
 
 
+def figure(result: CoverageResult) -> Figure:
+    beside = f"one statement in DuckDB: {spread(result.duckdb, '.1f')}"
+    return Figure(spread(result.spark, ".1f"), beside, result.ratio)
+
+
 def to_markdown(result: CoverageResult, machine: str) -> str:
-    """The table that docs/performance.md shows."""
-
-    def spread(times: list[float]) -> str:
-        return f"{statistics.median(times):.1f} ({min(times):.1f} to {max(times):.1f})"
-
+    """The report."""
     fleet = result.fleet
     return "\n".join(
         [
@@ -349,8 +352,8 @@ def to_markdown(result: CoverageResult, machine: str) -> str:
             "",
             "| same Parquet files, same verdicts | seconds: median (min to max) |",
             "| --- | --- |",
-            f"| the coverage job's logic in Spark | {spread(result.spark)} |",
-            f"| one SQL statement in DuckDB | {spread(result.duckdb)} |",
+            f"| the coverage job's logic in Spark | {spread(result.spark, '.1f')} |",
+            f"| one SQL statement in DuckDB | {spread(result.duckdb, '.1f')} |",
             f"| ratio of the medians | {result.ratio:.2f} |",
             "",
             "Wrong verdicts: " + ("; ".join(result.wrong) or "none") + ".",

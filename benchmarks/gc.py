@@ -13,6 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from uuid import uuid4
 
+from benchmarks.beside import spread
+from benchmarks.page import Figure
 from spark.common.entry import Job, Launch
 from spark.common.rows import chunks
 from spark.gc.deletion import Graces, delete_all_due, measured
@@ -112,6 +114,13 @@ def delete_all(store: ObjectStoreClient, bucket: str) -> Sweep:
         store.delete(bucket, some)
         gone += len(some)
     return Sweep(listed=gone)
+
+
+def figure(result: GcResult) -> Figure:
+    ours = [result.objects / seconds for seconds in result.listing]
+    plain = [result.objects / seconds for seconds in result.plain_listing]
+    ratio = statistics.median(ours) / statistics.median(plain)
+    return Figure(spread(ours, ",.0f"), f"S3 alone: {spread(plain, ',.0f')}", ratio)
 
 
 def to_markdown(result: GcResult, machine: str) -> str:

@@ -33,6 +33,7 @@ from benchmarks.growth_rows import (
     grow,
     make_logs,
 )
+from benchmarks.page import Figure
 from benchmarks.throwaway import throwaway
 from tideline.control_plane import ControlPlane, connect
 from tideline.control_plane.errors import ControlPlaneUnavailable
@@ -336,11 +337,24 @@ def _timed(work: Callable[[], object]) -> float:
     return (time.perf_counter() - started) * 1000
 
 
-def to_markdown(results: Sequence[GrowthResult], machine: str) -> str:
-    """The table that docs/performance.md shows: a column for each size."""
+def quantiles(values: Sequence[float]) -> str:
+    """p50 / p99."""
+    return f"{quantile(values, 0.5):.1f} / {quantile(values, 0.99):.1f}"
 
-    def quantiles(values: Sequence[float]) -> str:
-        return f"{quantile(values, 0.5):.1f} / {quantile(values, 0.99):.1f}"
+
+def figure(results: Sequence[GrowthResult]) -> Figure | None:
+    """Commits of the first table in one beside the first one in hash partitions, if there are."""
+    whole = next((r for r in results if not r.parts), None)
+    parts = next((r for r in results if r.parts), None)
+    if whole is None or parts is None:
+        return None
+    ratio = quantile(whole.commit, 0.5) / quantile(parts.commit, 0.5)
+    beside = f"{parts.parts} hash partitions: {quantiles(parts.commit)}"
+    return Figure(quantiles(whole.commit), beside, ratio)
+
+
+def to_markdown(results: Sequence[GrowthResult], machine: str) -> str:
+    """The report: a column for each size."""
 
     def spread(values: Sequence[float]) -> str:
         return f"{statistics.median(values):,.0f} ({min(values):,.0f} to {max(values):,.0f})"

@@ -134,7 +134,7 @@ def _by_obstore(settings: ObjectStoreSettings) -> Callable[[Case, Sequence[str],
 
 
 def to_markdown(ways: Sequence[Way], cases: Sequence[Case]) -> str:
-    """The table of docs/performance.md."""
+    """The report."""
     lines = [
         "| " + " | ".join(["CPU of a call, µs", *(way.name for way in ways)]) + " |",
         "| --- |" + " ---: |" * len(ways),

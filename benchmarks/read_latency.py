@@ -21,6 +21,7 @@ import psycopg
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from benchmarks.page import Figure
 from spark.common.entry import Job, Launch
 from spark.tiering import job as tiering
 from tideline.demo import topic as topics
@@ -35,12 +36,13 @@ RECORDS, RECORD_BYTES = 4_000, 1_000
 """Of each tier."""
 FETCH_BYTES = 64 * 1024
 DIRECT = "classic, at the broker"
+WAL = "WAL objects"
 WAYS = (
     DIRECT,
     "classic, through the gateway",
     "tiered prefix",
     "merged segments",
-    "WAL objects",
+    WAL,
 )
 WAIT_S = 300.0
 
@@ -196,8 +198,14 @@ async def ask(cluster: KafkaCluster, region: Region, offset: int) -> float:
     return (time.perf_counter() - began) * 1000
 
 
+def figure(result: ReadLatency) -> Figure:
+    ours, direct = statistics.median(result.took[WAL]), statistics.median(result.took[DIRECT])
+    ratio = statistics.median(result.ratios(WAL))
+    return Figure(f"{ours:.1f}", f"{DIRECT}: {direct:.1f}", ratio)
+
+
 def to_markdown(result: ReadLatency, machine: str) -> str:
-    """The table that docs/performance.md shows."""
+    """The report."""
 
     def row(way: str) -> str:
         took, ratios = result.took[way], result.ratios(way)

@@ -461,7 +461,7 @@ class Way:
 
 
 def to_markdown(ways: Sequence[Way], cases: Sequence[Case]) -> str:
-    """The tables of docs/performance.md."""
+    """The report."""
 
     lines = []
     for title, figures, form in (

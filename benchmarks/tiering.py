@@ -23,6 +23,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pydantic import SecretStr
 
 from benchmarks.beside import spread
+from benchmarks.page import Figure
 from spark.common.entry import Job, Launch
 from spark.tiering import job as tiering
 from tideline.control_plane import connect
@@ -240,8 +241,16 @@ def _query(dsn: str, query: str, topic: str) -> Iterator[tuple[object, ...]]:
         yield from connection.execute(query.encode(), [topic]).fetchall()
 
 
+def figure(result: TieringResult) -> Figure:
+    """Of objects with 50 partitions."""
+    found = result.rounds[50]
+    copied = f"raw copy: {spread([r.copy_rate for r in found], '.1f')}"
+    ratio = statistics.median(r.rate / r.copy_rate for r in found)
+    return Figure(spread([r.rate for r in found], ".1f"), copied, ratio)
+
+
 def to_markdown(result: TieringResult, machine: str) -> str:
-    """The table that docs/performance.md shows."""
+    """The report."""
 
     lines = [
         f"Batches of {BATCH_BYTES // 1024} KiB in WAL objects of 8 MiB, segments of up to 64 MiB, "

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from benchmarks.page import Figure
 from tideline.demo.context import DemoOptions, DemoOutput
 from tideline.demo.ledger import Ledger, quantile
 from tideline.demo.report import Proof, spread
@@ -85,8 +86,16 @@ async def measure(
     return results
 
 
+def figure(results: dict[str, PauseResult]) -> Figure:
+    """Of the first durability."""
+    result = next(iter(results.values()))
+    beside = f"longest gap without a migration: {spread(result.quiet_gaps)}"
+    ratio = quantile(result.pauses, 0.5) / quantile(result.quiet_gaps, 0.5)
+    return Figure(spread(result.pauses), beside, ratio)
+
+
 def to_markdown(results: dict[str, PauseResult], machine: str) -> str:
-    """The table that docs/performance.md shows: a column for each durability."""
+    """The report: a column for each durability."""
     phases = list(dict.fromkeys(phase for result in results.values() for phase in result.phases))
     rows: list[tuple[str, Callable[[PauseResult], list[float]]]] = [
         ("write pause (longest gap - steady suffix latency)", lambda r: r.pauses),
