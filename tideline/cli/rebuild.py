@@ -54,9 +54,6 @@ def rebuild(
         bool,
         typer.Option(help="What lay in holes and open ends is given up: readers pass over them."),
     ] = False,
-    unreadable_is_old: Annotated[
-        bool, typer.Option(help="Objects without a footer are older than footers.")
-    ] = False,
     told: Annotated[
         list[Path] | None,
         typer.Option(help="Compare with what clients were told: docs/restore.md. May be repeated."),
@@ -78,7 +75,6 @@ def rebuild(
         history or _owners_history(settings),
         frozenset(topic or ()),
         give_up_open,
-        unreadable_is_old,
         fill_holes,
     )
     with _postgres(settings) as postgres:

@@ -13,12 +13,12 @@ What always holds of one stream, the objects of one incarnation:
 * Outcomes are told in the order of commits. So when the outcome of a sequence is told, every
   object of a smaller one of which nothing is told was never committed, or holds nothing that is
   still read. What lies above the largest told sequence is the unmanifested tail.
-* From version 2 on (decision 0022): before a commit is sent, the bucket tells of every object
-  before it that was given up or of which a batch was refused, and of every batch of its own that
-  it leaves out. So what was committed of a stream's tail is a beginning of it, each object with
-  all its batches but those that are told to be withdrawn, and of the last one those that are
-  refused. A *notice* is an entry of ``earlier`` with batches that are
-  :data:`WANTED` or :data:`UNANSWERED`: it tells that, and no outcome.
+* Before a commit is sent, the bucket tells of every object before it that was given up or of which
+  a batch was refused, and of every batch of its own that it leaves out (decision 0022). So what
+  was committed of a stream's tail is a beginning of it, each object with all its batches but those
+  that are told to be withdrawn, and of the last one those that are refused. A *notice* is an entry
+  of ``earlier`` with batches that are :data:`WANTED` or :data:`UNANSWERED`: it tells that, and no
+  outcome.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tideline.errors import TidelineError
 
 MAGIC = b"TLWALF"
 """Two bytes with the version follow."""
-VERSION = 2
+VERSION = 1
 TAIL_READ = 64 * 1024
 """Bytes to ask for first: enough for about 900 batches."""
 WITHDRAWN = "WITHDRAWN"
@@ -81,12 +81,12 @@ class TailTooShort(FooterError):
 
 
 class NoFooter(FooterError):
-    """The object does not end with a footer: it was written before there were any, or was cut."""
+    """The object does not end with a footer: it was cut off, or is no WAL object."""
 
     def __init__(self, found: bytes) -> None:
         super().__init__(
             f"the object ends with {found.hex() or 'nothing'} and not with a footer: it was cut "
-            "off, or written before version 1; its offsets are known to Postgres alone"
+            "off; its offsets are known to Postgres alone"
         )
 
 
@@ -95,8 +95,8 @@ class UnknownFooterVersion(FooterError):
 
     def __init__(self, version: int) -> None:
         super().__init__(
-            f"the footer has version {version}, versions 1 to {VERSION} are known: read it with "
-            "the version of tideline that wrote it, or a newer one"
+            f"the footer has version {version}, only version {VERSION} is known: read it with the "
+            "version of tideline that wrote it, or a newer one"
         )
 
 
@@ -173,7 +173,6 @@ class Footer:
     """In the order of the body, which they fill. None: the object only carries outcomes."""
     earlier: tuple[EarlierCommit, ...]
     """In the order of their commits."""
-    version: int = VERSION
 
 
 def encode(footer: Footer) -> bytes:
@@ -200,8 +199,7 @@ def encode(footer: Footer) -> bytes:
             ]
         payload = b"".join(parts)
         _body_size(footer.batches)
-        magic = MAGIC + footer.version.to_bytes(2, "big")
-        return payload + _TRAILER.pack(len(payload), _checksum(payload), magic)
+        return _with_trailer(payload)
     except (struct.error, KeyError, DamagedFooter) as error:
         raise ValueError(f"no footer can hold this: {error}") from error
 
@@ -213,8 +211,7 @@ def written_again(footer: bytes, now_ms: int) -> bytes:
     history, gateway_id, incarnation, sequence, before, *counts = _HEAD.unpack_from(payload)
     later = max(now_ms, before + 1)
     _HEAD.pack_into(payload, 0, history, gateway_id, incarnation, sequence, later, *counts)
-    magic = footer[-len(MAGIC) - 2 :]
-    return bytes(payload) + _TRAILER.pack(len(payload), _checksum(payload), magic)
+    return _with_trailer(bytes(payload))
 
 
 def decode_tail(tail: bytes, object_size: int) -> Footer:
@@ -233,7 +230,7 @@ def decode_tail(tail: bytes, object_size: int) -> Footer:
     if magic[: len(MAGIC)] != MAGIC:
         raise NoFooter(magic)
     version = int.from_bytes(magic[len(MAGIC) :], "big")
-    if not 1 <= version <= VERSION:
+    if version != VERSION:
         raise UnknownFooterVersion(version)
     needed = length + _TRAILER.size
     if needed > object_size or length < _HEAD.size:
@@ -243,7 +240,7 @@ def decode_tail(tail: bytes, object_size: int) -> Footer:
     payload = tail[len(tail) - needed : len(tail) - _TRAILER.size]
     if (computed := _checksum(payload)) != checksum:
         raise DamagedFooter(f"CRC-32C {computed:#010x}, not {checksum:#010x}")
-    footer = _decode_payload(payload, version)
+    footer = _decode_payload(payload)
     if (body := _body_size(footer.batches)) != object_size - needed:
         raise DamagedFooter(
             f"batches of {body} bytes before it, in an object with {object_size - needed}"
@@ -251,7 +248,12 @@ def decode_tail(tail: bytes, object_size: int) -> Footer:
     return footer
 
 
-def _checksum(payload: bytes | bytearray) -> int:
+def _with_trailer(payload: bytes) -> bytes:
+    magic = MAGIC + VERSION.to_bytes(2, "big")
+    return payload + _TRAILER.pack(len(payload), _checksum(payload), magic)
+
+
+def _checksum(payload: bytes) -> int:
     checksum: int = crc32c.crc32c(payload)
     return checksum
 
@@ -285,7 +287,7 @@ def _body_size(batches: tuple[FooterBatch, ...]) -> int:
     return end
 
 
-def _decode_payload(payload: bytes, version: int) -> Footer:
+def _decode_payload(payload: bytes) -> Footer:
     history, gateway_id, incarnation, sequence, written_at, batches, earlier = _HEAD.unpack_from(
         payload
     )
@@ -309,7 +311,6 @@ def _decode_payload(payload: bytes, version: int) -> Footer:
         written_at_ms=written_at,
         batches=found,
         earlier=tuple(commits),
-        version=version,
     )
 
 

@@ -39,7 +39,7 @@ class WalObject:
     batches: tuple[tuple[int, FooterBatch], ...]
     """Those of the topics asked for, by their place in the object; in the tail without those that
     were withdrawn."""
-    in_order: bool = False
+    in_order: bool = True
     """Of the tail: it was committed whole or not at all, and nothing of the tail behind it was
     without it."""
     unanswered: bool = False
@@ -72,8 +72,6 @@ class UnreadableObject:
     key: str
     size: int
     why: str
-    footerless: bool = False
-    """It does not end with any footer: it may be older than footers are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +145,6 @@ class Streams:
                     for place, batch in enumerate(footer.batches)
                     if self._wanted(batch.topic_id)
                 ),
-                in_order=footer.version >= 2,
             )
         told, notices = self._told[footer.incarnation], self._notices[footer.incarnation]
         for commit in footer.earlier:
@@ -170,10 +167,10 @@ class Streams:
                     f"{commit.object_key} with {_short(commit.outcomes)}"
                 )
 
-    def add_unreadable(self, key: str, size: int, why: str, *, footerless: bool = False) -> None:
+    def add_unreadable(self, key: str, size: int, why: str) -> None:
         """Take in an object without a footer that can be read."""
         self.objects += 1
-        self.unreadable.append(UnreadableObject(key, size, why, footerless))
+        self.unreadable.append(UnreadableObject(key, size, why))
 
     def told(self) -> Iterator[ToldObject]:
         """Objects whose outcomes are told. Notes those that contradict them."""
@@ -285,8 +282,7 @@ class Streams:
 
 def _last_attempts(found: Sequence[WalObject]) -> list[WalObject]:
     """Without what was stored and tried again all the same: whoever does that commits none but the
-    last. Attempts of one time stand for each other: gateways that gave all of them one time wrote
-    the same bytes under each key."""
+    last, and gives each later attempt a later time."""
     last: dict[int, WalObject] = {}
     for one in found:
         other = last.setdefault(one.sequence, one)

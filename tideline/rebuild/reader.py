@@ -12,7 +12,6 @@ from tideline.domain.wal_footer import (
     TAIL_READ,
     Footer,
     FooterError,
-    NoFooter,
     TailTooShort,
     decode_tail,
 )
@@ -55,8 +54,7 @@ class BucketReader:
             if isinstance(found, Footer):
                 streams.add(entry.key, entry.size, found)
             elif found is not None:
-                footerless = isinstance(found, NoFooter)
-                streams.add_unreadable(entry.key, entry.size, str(found), footerless=footerless)
+                streams.add_unreadable(entry.key, entry.size, str(found))
             progress(number)
 
     def endings(

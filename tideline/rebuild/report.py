@@ -34,7 +34,7 @@ def is_fine(found: Survey) -> bool:
     return (
         all(plan.verdict in FINE for plan in found.plans.values())
         and not found.lost
-        and not _blocking_unreadable(found)
+        and not found.unreadable
         and not found.catalog.contradictions
         and not found.rebuilt.contradictions
         and not unknown_producers(found)
@@ -44,11 +44,11 @@ def is_fine(found: Survey) -> bool:
 def blockers(found: Survey) -> list[str]:
     """Why nothing may be written at all; empty: nothing speaks against it."""
     result = []
-    if count := _blocking_unreadable(found):
+    if count := len(found.unreadable):
         result.append(
             f"{count} objects cannot be read, and may hold what was acknowledged last (the first: "
             f"{found.unreadable[0].key}): bring them back, restore a Postgres that knows them, or "
-            "say --unreadable-is-old if they were written before objects had footers"
+            "move what no gateway wrote out of wal/"
         )
     result += [f"the catalog contradicts itself: {text}" for text in found.catalog.contradictions]
     return result
@@ -189,11 +189,6 @@ def _filled(found: Survey, log: TopicIdPartition, plan: LogPlan) -> list[list[in
         else:
             spans.append([row.base_offset, row.last_offset])
     return spans
-
-
-def _blocking_unreadable(found: Survey) -> int:
-    old = found.choices.unreadable_is_old
-    return sum(not (old and one.footerless) for one in found.unreadable)
 
 
 def _listed(objects: list[dict[str, Any]]) -> dict[str, Any]:

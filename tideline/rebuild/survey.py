@@ -49,8 +49,6 @@ class Choices:
     """Names or ids; empty: all."""
     give_up_open: bool = False
     """What has no told outcome was told to nobody: its offsets are given again."""
-    unreadable_is_old: bool = False
-    """Objects without a footer were written before there were any, and end where footers begin."""
     fill_holes: bool = False
     """What lay in the holes is lost for good, or was told to nobody: readers pass over them."""
 
@@ -107,8 +105,6 @@ def survey(
         known = postgres.objects(found.key for found in streams.unreadable)
         streams.unreadable = [u for u in streams.unreadable if u.key not in known]
     unreadable += streams.unreadable
-    if choices.unreadable_is_old:
-        streams.unreadable = [u for u in streams.unreadable if not u.footerless]
     logs = sorted(log for log in {*catalog.logs, *here} if wanted(log.topic_id))
     starts = {log: start for log in logs if (start := _start(log, catalog, here))[0] >= 0}
     rebuilt = rebuild(

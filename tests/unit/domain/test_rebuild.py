@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field, replace
-from functools import partial
 from random import Random
 from uuid import UUID
 
@@ -16,7 +15,7 @@ from tests.contract.scenes import GatewayProcess, MemoryScene
 from tests.contract.traffic import Traffic
 from tideline.control_plane.model import BatchToCommit
 from tideline.domain.ids import TopicIdPartition
-from tideline.domain.producer_state import KnownProducers, entries_from_seeds
+from tideline.domain.producer_state import NOBODY_KNOWS, KnownProducers, entries_from_seeds
 from tideline.domain.producer_tail import ProducerSeed
 from tideline.domain.rebuild import KnownPlace, Rebuilt, rebuild
 from tideline.domain.wal_footer import (
@@ -62,12 +61,9 @@ class Stream:
 class Run:
     """Gateways that commit through the rules of the control plane, and keep their footers."""
 
-    def __init__(
-        self, random: Random, *, version: int = 1, gateways: int = 3, unknown: float = 0.0
-    ) -> None:
-        """From version 2 on they say what they give up and leave out before they commit again, and
-        what became of a part of the commits, ``unknown``, they never hear."""
-        self.random, self.version, self.gateways = random, version, gateways
+    def __init__(self, random: Random, *, gateways: int = 3, unknown: float = 0.0) -> None:
+        """What became of a part of the commits, ``unknown``, they never hear."""
+        self.random, self.gateways = random, gateways
         self.unknown = unknown
         self.scene = MemoryScene()
         self.streams: list[Stream] = []
@@ -119,12 +115,10 @@ class Run:
             self.scene.clock.now,
             tuple(map(described, batches)),
             earlier,
-            self.version,
         )
 
     def give_up(self, stream: Stream, upload: Upload) -> None:
-        if self.version > 1:
-            self.state(stream, upload, [WITHDRAWN] * len(upload.batches))
+        self.state(stream, upload, [WITHDRAWN] * len(upload.batches))
 
     def state(self, stream: Stream, upload: Upload, outcomes: list[str]) -> None:
         """An object that nobody commits."""
@@ -141,7 +135,7 @@ class Run:
             process.gateway_id, process.incarnation, [upload.key]
         )
         left = [b for b in upload.batches if self.random.random() < 0.95]
-        if len(left) < len(upload.batches) and self.version > 1:
+        if len(left) < len(upload.batches):
             wanted = {id(b) for b in left}
             if not left:
                 self.give_up(stream, upload)
@@ -241,7 +235,7 @@ def test_what_is_inferred_in_a_hole_lies_there_and_what_is_not_told_is_named(
     asyncio.run(run.play(steps))
     objects = [upload for stream in run.streams for upload in stream.uploads]
     found = run.fold(objects)
-    told = {e.object_key for upload in objects for e in upload.footer.earlier}
+    told = {e.object_key for u in objects for e in u.footer.earlier if not e.is_notice}
     named = {(o.log, o.wal_object.key) for o in found.open_objects}
     whole = {key for stream in run.streams for key in stream.committed_whole}
     assert not found.contradictions
@@ -268,7 +262,7 @@ def test_what_is_inferred_of_streams_in_order_is_what_was_committed(
     seed: int, steps: int, gateways: int, unknown: float
 ) -> None:
     """Decision 0022. Beyond the last offset that Postgres gave, it may never have been."""
-    run = Run(Random(seed), version=2, gateways=gateways, unknown=unknown)
+    run = Run(Random(seed), gateways=gateways, unknown=unknown)
     asyncio.run(run.play(steps))
     found = run.fold([upload for stream in run.streams for upload in stream.uploads])
     assert not found.contradictions
@@ -286,7 +280,7 @@ def test_what_is_inferred_of_streams_in_order_is_what_was_committed(
 def test_of_one_stream_in_order_nothing_is_left_open(seed: int, steps: int) -> None:
     """Where no batch was refused: whether one was is for the producers' state to say, of which the
     bucket may not have all."""
-    run = Run(Random(seed), version=2, gateways=1)
+    run = Run(Random(seed), gateways=1)
     run.traffic = Traffic(run.random, again=0.1, plain=0.9, disorder=0.0)
     asyncio.run(run.play(steps))
     found = run.fold([upload for stream in run.streams for upload in stream.uploads])
@@ -306,7 +300,7 @@ def test_objects_that_are_lost_leave_holes_or_an_early_end(
     asyncio.run(run.finish())
     kept = [upload for stream in run.streams for upload in stream.uploads[:-lost]]
     found = run.fold(kept)
-    told = {e.object_key for upload in kept for e in upload.footer.earlier}
+    told = {e.object_key for u in kept for e in u.footer.earlier if not e.is_notice}
     there = {upload.key for upload in kept}
     for log in run.logs:
         rows = run.rows(log)
@@ -343,13 +337,9 @@ def an_object(
     sequence: int,
     *batches: FooterBatch,
     earlier: tuple[EarlierCommit, ...] = (),
-    version: int = 1,
 ) -> Footer:
     stream = UUID(int=100 + gateway)
-    return Footer(HISTORY, gateway, stream, sequence, 50, batches, earlier, version)
-
-
-an_object_in_order = partial(an_object, version=2)
+    return Footer(HISTORY, gateway, stream, sequence, 50, batches, earlier)
 
 
 def told(key: str, sequence: int, *bases: int) -> EarlierCommit:
@@ -402,9 +392,10 @@ def test_two_objects_that_fit_a_hole_are_both_ambiguous() -> None:
 
 
 def test_an_object_that_fits_in_part_makes_another_ambiguous() -> None:
-    """One of its batches may have been withdrawn."""
-    part = an_object(3, 1, a_batch(2), a_batch(1, at=10))
-    found = folded({**a_log_with_a_hole(2), "2a": an_object(2, 1, a_batch(2)), "3a": part})
+    """Its second batch may have been refused: nothing is known of that producer."""
+    part = an_object(3, 1, a_batch(2), a_batch(1, at=10, producer=(7, 3)))
+    objects = {**a_log_with_a_hole(2), "2a": an_object(2, 1, a_batch(2)), "3a": part}
+    found = folded(objects, producers=NOBODY_KNOWS)
     assert placed(found) == {"2a": None, "3a": None}
 
 
@@ -438,8 +429,6 @@ def test_sequences_decide_between_two_objects() -> None:
 def test_what_is_alone_at_the_end_is_placed_there() -> None:
     objects = a_log_with_a_hole(0)
     assert placed(folded({**objects, "2a": an_object(2, 1, a_batch(4))})) == {"2a": 2}
-    two = {"2a": an_object(2, 1, a_batch(4)), "2b": an_object(2, 2, a_batch(1))}
-    assert placed(folded({**objects, **two})) == {"2a": None, "2b": None}
 
 
 def said(key: str, sequence: int, *outcomes: str) -> EarlierCommit:
@@ -448,18 +437,18 @@ def said(key: str, sequence: int, *outcomes: str) -> EarlierCommit:
 
 def test_of_one_stream_in_order_all_that_is_left_is_placed_at_the_end() -> None:
     tail = {
-        "2a": an_object_in_order(2, 1, a_batch(4)),
-        "2b": an_object_in_order(2, 2, a_batch(1), a_batch(2, at=10)),
+        "2a": an_object(2, 1, a_batch(4)),
+        "2b": an_object(2, 2, a_batch(1), a_batch(2, at=10)),
     }
     assert placed(folded({**a_log_with_a_hole(0), **tail})) == {"2a": 2, "2b": 6}
-    tail["3a"] = an_object_in_order(3, 1, a_batch(1))
+    tail["3a"] = an_object(3, 1, a_batch(1))
     assert set(placed(folded({**a_log_with_a_hole(0), **tail})).values()) == {None}
 
 
 def test_nothing_is_placed_at_a_start_that_was_moved_past_what_is_told() -> None:
     """Records were deleted up to offset 5 in the last second: 2a holds some of them."""
     streams = Streams()
-    objects = {**a_log_with_a_hole(0), "2a": an_object_in_order(2, 1, a_batch(4))}
+    objects = {**a_log_with_a_hole(0), "2a": an_object(2, 1, a_batch(4))}
     for key, footer in objects.items():
         streams.add(key, 100, footer)
     assert placed(rebuild(streams, {LOG: 5}, moved={LOG})) == {"2a": None}
@@ -468,12 +457,10 @@ def test_nothing_is_placed_at_a_start_that_was_moved_past_what_is_told() -> None
 
 def test_what_is_said_to_be_given_up_or_left_out_is_passed_over() -> None:
     tail = {
-        "2a": an_object_in_order(2, 1, a_batch(4)),
-        "2b": an_object_in_order(2, 2, a_batch(1), a_batch(2, at=10)),
-        "2c": an_object_in_order(2, 3, a_batch(5)),
-        "2s": an_object_in_order(
-            2, 3, earlier=(said("2a", 1, WITHDRAWN), said("2b", 2, WANTED, WITHDRAWN))
-        ),
+        "2a": an_object(2, 1, a_batch(4)),
+        "2b": an_object(2, 2, a_batch(1), a_batch(2, at=10)),
+        "2c": an_object(2, 3, a_batch(5)),
+        "2s": an_object(2, 3, earlier=(said("2a", 1, WITHDRAWN), said("2b", 2, WANTED, WITHDRAWN))),
     }
     found = folded({**a_log_with_a_hole(0), **tail})
     assert placed(found) == {"2b": 2, "2c": 3}
@@ -482,8 +469,8 @@ def test_what_is_said_to_be_given_up_or_left_out_is_passed_over() -> None:
 
 def test_a_notice_of_another_number_of_batches_is_a_contradiction_that_is_told_once() -> None:
     tail = {
-        "2a": an_object_in_order(2, 1, a_batch(4)),
-        "2s": an_object_in_order(2, 1, earlier=(said("2a", 1, UNANSWERED, UNANSWERED),)),
+        "2a": an_object(2, 1, a_batch(4)),
+        "2s": an_object(2, 1, earlier=(said("2a", 1, UNANSWERED, UNANSWERED),)),
     }
     streams = Streams()
     for key, footer in tail.items():
@@ -496,11 +483,9 @@ def test_a_notice_of_another_number_of_batches_is_a_contradiction_that_is_told_o
 
 def test_what_was_sent_when_a_gateway_stopped_is_placed_and_what_was_not_is_not() -> None:
     tail = {
-        "2a": an_object_in_order(2, 1, a_batch(4)),
-        "2b": an_object_in_order(2, 2, a_batch(1)),
-        "2s": an_object_in_order(
-            2, 2, earlier=(said("2a", 1, UNANSWERED), said("2b", 2, WITHDRAWN))
-        ),
+        "2a": an_object(2, 1, a_batch(4)),
+        "2b": an_object(2, 2, a_batch(1)),
+        "2s": an_object(2, 2, earlier=(said("2a", 1, UNANSWERED), said("2b", 2, WITHDRAWN))),
     }
     found = folded({**a_log_with_a_hole(0), **tail})
     assert placed(found) == {"2a": 2}
@@ -509,9 +494,9 @@ def test_what_was_sent_when_a_gateway_stopped_is_placed_and_what_was_not_is_not(
 
 def test_another_attempt_of_what_was_noticed_was_never_committed() -> None:
     tail = {
-        "2a": an_object_in_order(2, 1, a_batch(4)),
-        "2b": an_object_in_order(2, 1, a_batch(4)),
-        "2s": an_object_in_order(2, 1, earlier=(said("2b", 1, UNANSWERED),)),
+        "2a": an_object(2, 1, a_batch(4)),
+        "2b": an_object(2, 1, a_batch(4)),
+        "2s": an_object(2, 1, earlier=(said("2b", 1, UNANSWERED),)),
     }
     found = folded({**a_log_with_a_hole(0), **tail})
     assert placed(found) == {"2b": 2}
@@ -519,7 +504,7 @@ def test_another_attempt_of_what_was_noticed_was_never_committed() -> None:
 
 
 def test_of_several_attempts_only_the_last_one_may_be_committed() -> None:
-    first = an_object_in_order(2, 1, a_batch(4))
+    first = an_object(2, 1, a_batch(4))
     tail = {
         "2c": first,
         "2a": replace(first, written_at_ms=first.written_at_ms + 1),
@@ -530,17 +515,9 @@ def test_of_several_attempts_only_the_last_one_may_be_committed() -> None:
     assert found.never_committed == ["2c", "2a"]
 
 
-def test_attempts_of_one_time_stand_for_each_other() -> None:
-    """Gateways wrote the same bytes once more, and their times with them."""
-    tail = dict.fromkeys(("2a", "2b"), an_object_in_order(2, 1, a_batch(4)))
-    found = folded({**a_log_with_a_hole(0), **tail})
-    assert placed(found) == {"2a": 2}
-    assert found.never_committed == []
-
-
 def test_objects_of_one_sequence_that_differ_are_not_placed_by_their_time() -> None:
-    first = an_object_in_order(2, 1, a_batch(4))
-    later = an_object_in_order(2, 1, a_batch(3))
+    first = an_object(2, 1, a_batch(4))
+    later = an_object(2, 1, a_batch(3))
     tail = {"2a": first, "2b": replace(later, written_at_ms=first.written_at_ms + 1)}
     found = folded({**a_log_with_a_hole(0), **tail})
     assert placed(found) == {"2a": None}
@@ -550,36 +527,36 @@ def test_objects_of_one_sequence_that_differ_are_not_placed_by_their_time() -> N
 def test_a_commit_that_nobody_knows_of_stays_open_when_later_ones_are_told() -> None:
     """It may lie behind the last known offset of this log, and nothing orders it there."""
     tail = {
-        "2a": an_object_in_order(2, 1, a_batch(4)),
-        "2b": an_object_in_order(2, 2, replace(a_batch(1), partition=1)),
-        "2s": an_object_in_order(2, 2, earlier=(said("2a", 1, UNANSWERED), told("2b", 2, 0))),
+        "2a": an_object(2, 1, a_batch(4)),
+        "2b": an_object(2, 2, replace(a_batch(1), partition=1)),
+        "2s": an_object(2, 2, earlier=(said("2a", 1, UNANSWERED), told("2b", 2, 0))),
     }
     objects = {**a_log_with_a_hole(0), **tail}
     found = folded(objects)
     assert placed(found) == {"2a": 2}, "alone at the end"
-    tail["3a"] = an_object_in_order(3, 1, a_batch(1))
+    tail["3a"] = an_object(3, 1, a_batch(1))
     assert placed(folded({**objects, **tail})) == {"2a": None, "3a": None}
 
 
 def test_what_comes_behind_a_commit_that_nobody_knows_of_may_lie_in_its_place() -> None:
     tail = {
-        "2a": an_object_in_order(2, 1, a_batch(1)),
-        "2b": an_object_in_order(2, 2, a_batch(1)),
-        "2s": an_object_in_order(2, 1, earlier=(said("2a", 1, UNANSWERED),)),
+        "2a": an_object(2, 1, a_batch(1)),
+        "2b": an_object(2, 2, a_batch(1)),
+        "2s": an_object(2, 1, earlier=(said("2a", 1, UNANSWERED),)),
     }
     assert placed(folded({**a_log_with_a_hole(0), **tail})) == {"2a": None, "2b": None}
     assert placed(folded({**a_log_with_a_hole(1), **tail})) == {"2a": None, "2b": None}
-    tail["2b"] = an_object_in_order(2, 2, a_batch(2))
+    tail["2b"] = an_object(2, 2, a_batch(2))
     assert placed(folded({**a_log_with_a_hole(2), **tail}))["2b"] == 1
 
 
 def test_what_was_wanted_and_then_given_up_is_not_waited_for() -> None:
     """Any later outcome says that it was given up."""
     tail = {
-        "2a": an_object_in_order(2, 1, a_batch(1), a_batch(1, at=10)),
-        "2s": an_object_in_order(2, 1, earlier=(said("2a", 1, WANTED, WITHDRAWN),)),
-        "2t": an_object_in_order(2, 2, earlier=(said("2b", 2, WITHDRAWN),)),
-        "2c": an_object_in_order(2, 3, a_batch(1)),
+        "2a": an_object(2, 1, a_batch(1), a_batch(1, at=10)),
+        "2s": an_object(2, 1, earlier=(said("2a", 1, WANTED, WITHDRAWN),)),
+        "2t": an_object(2, 2, earlier=(said("2b", 2, WITHDRAWN),)),
+        "2c": an_object(2, 3, a_batch(1)),
     }
     found = folded({**a_log_with_a_hole(0), **tail})
     assert placed(found) == {"2c": 2}
@@ -588,24 +565,24 @@ def test_what_was_wanted_and_then_given_up_is_not_waited_for() -> None:
 
 def test_a_commit_that_nobody_knows_of_may_lie_before_what_is_told_behind_it() -> None:
     tail = {
-        "2a": an_object_in_order(2, 1, a_batch(1)),
-        "2b": an_object_in_order(2, 2, a_batch(1)),
-        "2s": an_object_in_order(2, 2, earlier=(said("2a", 1, UNANSWERED), told("2b", 2, 3))),
+        "2a": an_object(2, 1, a_batch(1)),
+        "2b": an_object(2, 2, a_batch(1)),
+        "2s": an_object(2, 2, earlier=(said("2a", 1, UNANSWERED), told("2b", 2, 3))),
     }
     objects = {**a_log_with_a_hole(1), **tail}
     assert placed(folded(objects)) == {"2a": 1}
-    objects["3a"] = an_object_in_order(3, 1, a_batch(1))
+    objects["3a"] = an_object(3, 1, a_batch(1))
     assert placed(folded(objects)) == {"2a": None, "3a": None}
-    objects = {**a_log_with_a_hole(0), **tail, "2s": an_object_in_order(
+    objects = {**a_log_with_a_hole(0), **tail, "2s": an_object(
         2, 2, earlier=(said("2a", 1, UNANSWERED), told("2b", 2, 2))
-    ), "2c": an_object_in_order(2, 3, a_batch(1))}  # fmt: skip
+    ), "2c": an_object(2, 3, a_batch(1))}  # fmt: skip
     assert placed(folded(objects)) == {"2a": None, "2c": 3}, "not at the end, then"
 
 
 def test_a_batch_that_its_producer_sent_again_is_placed_once() -> None:
     tail = {
-        "2a": an_object_in_order(2, 1, a_batch(2, producer=(7, 0))),
-        "2b": an_object_in_order(2, 2, a_batch(2, producer=(7, 0)), a_batch(1, at=10)),
+        "2a": an_object(2, 1, a_batch(2, producer=(7, 0))),
+        "2b": an_object(2, 2, a_batch(2, producer=(7, 0)), a_batch(1, at=10)),
     }
     found = folded({**a_log_with_a_hole(0), **tail})
     assert [(b.object_key, b.base_offset) for b in found.logs[LOG].batches[2:]] == [
@@ -616,9 +593,9 @@ def test_a_batch_that_its_producer_sent_again_is_placed_once() -> None:
 
 def test_where_sequences_stop_to_follow_the_rest_of_a_stream_stays_open() -> None:
     tail = {
-        "2a": an_object_in_order(2, 1, a_batch(2, producer=(7, 0))),
-        "2b": an_object_in_order(2, 2, a_batch(2, producer=(7, 4))),
-        "2c": an_object_in_order(2, 3, a_batch(1)),
+        "2a": an_object(2, 1, a_batch(2, producer=(7, 0))),
+        "2b": an_object(2, 2, a_batch(2, producer=(7, 4))),
+        "2c": an_object(2, 3, a_batch(1)),
     }
     assert placed(folded({**a_log_with_a_hole(0), **tail})) == {"2a": 2, "2b": None, "2c": None}
 
@@ -628,7 +605,7 @@ def test_nothing_is_inferred_beside_an_object_that_cannot_be_read() -> None:
     objects = {**a_log_with_a_hole(3), "2a": an_object(2, 1, a_batch(3))}
     for key, footer in objects.items():
         streams.add(key, 100, footer)
-    streams.add_unreadable("old", 10, "no footer")
+    streams.add_unreadable("stray", 10, "no footer")
     assert placed(rebuild(streams)) == {"2a": None}
 
 
@@ -749,7 +726,7 @@ def test_what_a_producer_wrote_below_b0_is_not_placed_again_above_it() -> None:
     """Its retry reached the suffix; the commit took it for a duplicate, and nobody has told so."""
     retried, fresh = a_batch(2, producer=(7, 3)), a_batch(1, at=10, producer=(7, 5))
     streams = Streams()
-    streams.add("1a", 100, an_object(1, 1, retried, fresh, version=2))
+    streams.add("1a", 100, an_object(1, 1, retried, fresh))
     producers = KnownProducers(entries_from_seeds([ProducerSeed(7, 0, 3, 4, 8, 9, 1)], -1), True)
     (row,) = rebuild(streams, {LOG: 10}, {LOG: producers}).logs[LOG].batches
     assert (row.base_offset, row.footer.base_sequence) == (10, 5)
@@ -757,7 +734,7 @@ def test_what_a_producer_wrote_below_b0_is_not_placed_again_above_it() -> None:
 
 def test_what_does_not_follow_what_its_producer_wrote_below_b0_stays_open() -> None:
     streams = Streams()
-    streams.add("1a", 100, an_object(1, 1, a_batch(1, producer=(7, 9)), version=2))
+    streams.add("1a", 100, an_object(1, 1, a_batch(1, producer=(7, 9))))
     producers = KnownProducers(entries_from_seeds([ProducerSeed(7, 0, 3, 4, 8, 9, 1)], -1), True)
     found = rebuild(streams, {LOG: 10}, {LOG: producers})
     assert found.logs[LOG].batches == ()
@@ -795,10 +772,10 @@ def sent_again_behind(*rows: FooterBatch) -> dict[str, Footer]:
     """Offsets from 10 on hold ``rows``; then a stream's newest object holds what producer 7 may
     have written below them, and a batch behind it."""
     return {
-        "1a": an_object_in_order(1, 1, *rows),
-        "1b": an_object_in_order(1, 2, earlier=(told("1a", 1, *range(10, 10 + len(rows))),)),
-        "2a": an_object_in_order(2, 1, a_batch(1, producer=(7, 3)), a_batch(1, at=10)),
-        "2b": an_object_in_order(2, 2, a_batch(4)),
+        "1a": an_object(1, 1, *rows),
+        "1b": an_object(1, 2, earlier=(told("1a", 1, *range(10, 10 + len(rows))),)),
+        "2a": an_object(2, 1, a_batch(1, producer=(7, 3)), a_batch(1, at=10)),
+        "2b": an_object(2, 2, a_batch(4)),
     }
 
 
@@ -827,16 +804,16 @@ def test_what_a_producer_wrote_before_something_that_is_gone_tells_nothing() -> 
     objects = sent_again_behind(a_batch(1, producer=(7, 2)), a_batch(1), a_batch(1))
     whole = folded(objects, 12, KnownProducers())
     assert placed(whole) == {"2a": 13, "2b": 15}
-    objects["1b"] = an_object_in_order(1, 2, earlier=(told("1a", 1, 9, 11, 12),))
+    objects["1b"] = an_object(1, 2, earlier=(told("1a", 1, 9, 11, 12),))
     assert placed(folded(objects, 12, KnownProducers())) == {"2a": None, "2b": None}
 
 
 def test_what_may_have_been_taken_in_part_leaves_a_hole_to_nobody_else() -> None:
     """One offset is missing: of 2a's second batch, if the first was a duplicate, or 3a's."""
     objects = sent_again_behind(a_batch(1))
-    objects["1c"] = an_object_in_order(1, 3, a_batch(1), earlier=(told("1a", 1, 10),))
-    objects["1d"] = an_object_in_order(1, 4, earlier=(told("1c", 3, 12),))
-    objects["3a"] = an_object_in_order(3, 1, a_batch(1))
+    objects["1c"] = an_object(1, 3, a_batch(1), earlier=(told("1a", 1, 10),))
+    objects["1d"] = an_object(1, 4, earlier=(told("1c", 3, 12),))
+    objects["3a"] = an_object(3, 1, a_batch(1))
     del objects["2b"]
     assert placed(folded(objects, 10, KnownProducers())) == {"2a": None, "3a": None}
     # Who is new has sent nothing before.
@@ -860,10 +837,10 @@ def a_copy_told_behind_a_hole(taken_ms: int) -> dict[str, Footer]:
     taken behind them too, at offset 2 at ``taken_ms``."""
     at = BatchOutcome("NONE", 2, taken_ms)
     return {
-        "1a": an_object_in_order(1, 1, a_batch(1, producer=(7, 3))),
-        "1b": an_object_in_order(1, 2, earlier=(EarlierCommit(1, "1a", (at,)),)),
-        "2a": an_object_in_order(2, 1, a_batch(1, producer=(7, 3)), a_batch(1, at=10)),
-        "3a": an_object_in_order(3, 1, a_batch(2)),
+        "1a": an_object(1, 1, a_batch(1, producer=(7, 3))),
+        "1b": an_object(1, 2, earlier=(EarlierCommit(1, "1a", (at,)),)),
+        "2a": an_object(2, 1, a_batch(1, producer=(7, 3)), a_batch(1, at=10)),
+        "3a": an_object(3, 1, a_batch(2)),
     }
 
 
@@ -890,9 +867,9 @@ def test_what_may_have_been_taken_before_its_copy_is_placed_where_nothing_else_f
 def test_of_copies_that_came_long_after_each_other_the_one_close_to_it_refuses_a_batch() -> None:
     """However long before or after that another one was taken."""
     objects = a_copy_told_behind_a_hole(50 + SURELY_KEPT_MS)
-    objects["1c"] = an_object_in_order(1, 3, a_batch(1, producer=(7, 3)))
+    objects["1c"] = an_object(1, 3, a_batch(1, producer=(7, 3)))
     again = BatchOutcome("NONE", 3, 50 + 2 * SURELY_KEPT_MS + 1)
-    objects["1d"] = an_object_in_order(1, 4, earlier=(EarlierCommit(3, "1c", (again,)),))
+    objects["1d"] = an_object(1, 4, earlier=(EarlierCommit(3, "1c", (again,)),))
     assert placed(folded(objects)) == {"2a": None, "3a": 0}
 
 
@@ -901,37 +878,37 @@ def refused_in_part_before(*behind: FooterBatch) -> dict[str, Footer]:
     at offsets 0 to 2 and ``behind`` is told; 3a lies behind all."""
     rows = [a_batch(1, at=10 * n, producer=(7, n)) for n in range(3)]
     return {
-        "1a": an_object_in_order(1, 1, *rows),
-        "1b": an_object_in_order(1, 2, *behind),
-        "1c": an_object_in_order(1, 3, earlier=(told("1a", 1, 0, 1, 2), told("1b", 2, 4))),
-        "3a": an_object_in_order(3, 1, a_batch(1)),
+        "1a": an_object(1, 1, *rows),
+        "1b": an_object(1, 2, *behind),
+        "1c": an_object(1, 3, earlier=(told("1a", 1, 0, 1, 2), told("1b", 2, 4))),
+        "3a": an_object(3, 1, a_batch(1)),
     }
 
 
 def test_what_follows_a_batch_that_came_only_later_may_have_been_refused() -> None:
     """The gateway that had 2a is gone; sequence 3 came by another one, behind it."""
     objects = refused_in_part_before(a_batch(1, producer=(7, 3)))
-    objects["2a"] = an_object_in_order(2, 1, a_batch(1, producer=(7, 4)), a_batch(1, at=10))
+    objects["2a"] = an_object(2, 1, a_batch(1, producer=(7, 4)), a_batch(1, at=10))
     assert placed(folded(objects)) == {"2a": None, "3a": None}
 
 
 def test_what_follows_a_batch_that_others_have_followed_may_have_been_refused() -> None:
     """Sequences 1 and 2 in one batch, of a client that had sent them in two."""
     objects = refused_in_part_before(a_batch(1))
-    objects["2a"] = an_object_in_order(2, 1, a_batch(2, producer=(7, 1)), a_batch(1, at=10))
+    objects["2a"] = an_object(2, 1, a_batch(2, producer=(7, 1)), a_batch(1, at=10))
     assert placed(folded(objects)) == {"2a": None, "3a": None}
 
 
 def test_what_follows_the_last_batch_before_a_hole_is_taken_whole() -> None:
     objects = refused_in_part_before(a_batch(1))
-    objects["2a"] = an_object_in_order(2, 1, a_batch(1, producer=(7, 3)), a_batch(1, at=10))
+    objects["2a"] = an_object(2, 1, a_batch(1, producer=(7, 3)), a_batch(1, at=10))
     assert placed(folded(objects))["3a"] == 3, "2a is longer than the hole"
 
 
 def test_a_hole_of_more_objects_than_are_looked_at_is_open_and_no_error() -> None:
     objects = a_log_with_a_hole(2 * DEEP)
     for number in range(2 * DEEP):
-        objects[f"2-{number:04}"] = an_object_in_order(2, number, a_batch(1))
+        objects[f"2-{number:04}"] = an_object(2, number, a_batch(1))
     found = folded(objects)
     assert {o.placed_at for o in found.open_objects} == {None}
     assert "too many ways" in found.open_objects[0].why
