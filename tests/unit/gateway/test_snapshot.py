@@ -33,7 +33,7 @@ def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 WRITTEN = {
-    "format": 5,
+    "format": 1,
     "gateway_id": 1,
     "identity": ["7001", 3],
     "topics": [
@@ -101,8 +101,8 @@ def test_the_file_has_the_names_that_its_format_promises(tmp_path: Path) -> None
 def test_another_format_is_refused(tmp_path: Path) -> None:
     """Nothing is guessed for a name that the file lacks."""
     file = SnapshotFile(tmp_path, 1)
-    file.path.write_text(json.dumps(WRITTEN | {"format": 4}) + "\n")
-    with pytest.raises(UsageError, match=r"format 4, this version reads 5.*remove it"):
+    file.path.write_text(json.dumps(WRITTEN | {"format": 2}) + "\n")
+    with pytest.raises(UsageError, match=r"format 2, this version reads 1.*remove it"):
         file.read()
 
 

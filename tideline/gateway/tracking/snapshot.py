@@ -31,7 +31,7 @@ from tideline.errors import UsageError
 from tideline.gateway.tracking.durable_file import remove_durably, replace_durably
 from tideline.gateway.tracking.rows import Rows
 
-FORMAT = 5
+FORMAT = 1
 """The names in the file are those of the models' fields: who renames one raises this."""
 FILE_NAME = "tracking.json"
 FEW_LINES = 256
