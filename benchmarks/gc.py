@@ -58,16 +58,16 @@ def measure(stack: Stack, objects: int, rounds: int, step: Callable[[str], None]
     try:
         step(f"gc: writing {objects} objects")
         write(store, settings.s3_bucket, PREFIX, objects)
-        sweep_diskless(job, [], None)
+        sweep_diskless(job, None)
         plain, ours, swept = [], [], Sweep()
         for number in range(rounds):
             step(f"gc: listing, round {number + 1} of {rounds}")
             plain.append(timed(lambda: list_all(store, settings.s3_bucket))[0])
-            taken, swept = timed(lambda: sweep_diskless(job, [], None))
+            taken, swept = timed(lambda: sweep_diskless(job, None))
             ours.append(taken)
         step("gc: deleting")
         with connect_jobs(settings, application_name="gc-benchmark") as plane:
-            sweep_diskless(job, [], plane.begin_gc_run(job.run_id).run_number)
+            sweep_diskless(job, plane.begin_gc_run(job.run_id).run_number)
             deletion, gone = timed(lambda: collect(job, plane, store))
         write(store, settings.s3_bucket, PLAIN, objects)
         plain_deletion, _ = timed(lambda: delete_all(store, settings.s3_bucket))
@@ -81,7 +81,7 @@ def measure(stack: Stack, objects: int, rounds: int, step: Callable[[str], None]
 def collect(job: Job, plane: JobsControlPlane, store: ObjectStoreClient) -> Sweep:
     """A run that lists again what the one before it has reported, and deletes it."""
     begun = plane.begin_gc_run(uuid4())
-    sweep_diskless(job, [], begun.run_number)
+    sweep_diskless(job, begun.run_number)
     graces = Graces(0, 0, begun)
     bucket = job.settings.s3_bucket
     report = Report(store, bucket, begun.run_number, job.run_id, job.started_at)

@@ -186,9 +186,7 @@ async def _claim(
 
 def _keys_of_tideline(store: ObjectStoreClient, place: Place) -> list[str]:
     """Of the diskless bucket; that of the segments holds the brokers' own."""
-    listed = itertools.chain.from_iterable(
-        store.list_objects(place.bucket, f"{place.prefix}{kind}/") for kind in ("wal", "split")
-    )
+    listed = store.list_objects(place.bucket, f"{place.prefix}wal/")
     return [entry.key for entry in itertools.islice(listed, LOOKED_AT)]
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 ROUND = 20_000
 """Objects that are claimed, listed and deleted at once."""
-HOLDS = {"wal": Holds.FILES, "split": Holds.MARKS, "segment": Holds.MARKS, "orphan": Holds.REPORTS}
+HOLDS = {"wal": Holds.FILES, "segment": Holds.MARKS, "orphan": Holds.REPORTS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ def _claim(plane: JobsControlPlane, holds: Holds, graces: Graces, limit: int) ->
             found = plane.claim_dead_objects(
                 graces.dead_ms, limit, orphan_grace_ms=graces.orphan_ms
             )
-            return [DueObject(holds, d.bucket, d.object_key, d.kind, d.reason) for d in found]
+            return [DueObject(holds, d.bucket, d.object_key, "segment", d.reason) for d in found]
         case Holds.REPORTS:
             return [
                 DueObject(

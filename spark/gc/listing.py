@@ -36,8 +36,8 @@ KAFKA_AT_ONCE = 32
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What one look found. ``ours``: WAL objects, split files, merged segments and orphans; the
-    brokers' own segments are no part of it."""
+    """What one look found. ``ours``: WAL objects, merged segments and orphans; the brokers' own
+    segments are no part of it."""
 
     listed: int
     ours: Amount
@@ -60,12 +60,8 @@ class Listing:
 
 def look_for_orphans(job: Job, run_number: int | None) -> Listing:
     """List the buckets and report what nothing knows. ``run_number``: ``None`` reports nothing."""
-    job.progress("listing WAL objects and split files")
-    store = ObjectStoreClient(job.settings)
-    splits = list(
-        store.list_prefixes(job.settings.s3_bucket, f"{job.settings.diskless_prefix}split/")
-    )
-    diskless = sweep_diskless(job, splits, run_number)
+    job.progress("listing WAL objects")
+    diskless = sweep_diskless(job, run_number)
     rows = list(partitions(job.settings))
     living, skipped = _topics_of_this_cluster(job.settings, rows)
     job.progress(f"listing segments of {len(living)} partitions")

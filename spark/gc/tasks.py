@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 APPLICATION = "tideline-gc"
 LOG = ".log"
 WAL_NAME = re.compile(r"wal/[0-9a-f]{32}$")
-SPLIT_NAME = re.compile(r"split/[A-Za-z0-9_-]{22}/\d+/\d{20}-[0-9a-f]{32}$")
 _SUFFIXES = "|".join(
     re.escape(suffix) for suffix in (*SEGMENT_SUFFIXES, *(f".{kind}" for kind in AIVEN_KINDS))
 )
@@ -76,7 +75,7 @@ class Holds(StrEnum):
     FILES = "files"
     """WAL files."""
     MARKS = "marks"
-    """Marked objects: split files and those of segments."""
+    """Marked objects: those of segments."""
     REPORTS = "reports"
     """Reported orphans."""
 
@@ -193,18 +192,16 @@ def delete_due(job: Job, due: Sequence[DueObject]) -> int:
     return added(map_rows(frame, DueObject, Sweep, delete)).listed
 
 
-def sweep_diskless(job: Job, split_prefixes: Sequence[str], run_number: int | None) -> Sweep:
-    """List WAL objects and split files; report those that nothing refers to."""
-    settings, root = job.settings, job.settings.diskless_prefix
+def sweep_diskless(job: Job, run_number: int | None) -> Sweep:
+    """List WAL objects; report those that nothing refers to."""
+    settings = job.settings
 
     def sweep(prefixes: Iterator[KeyPrefix]) -> Iterator[Sweep]:
         with opened(settings, run_number) as collector:
             for one in prefixes:
-                name = WAL_NAME if one.prefix.startswith(f"{root}wal/") else SPLIT_NAME
-                yield collector.list_and_sweep(one.prefix, name)
+                yield collector.list_and_sweep(one.prefix, WAL_NAME)
 
-    wal = (root + prefix for prefix in WAL_PREFIXES)
-    prefixes = [KeyPrefix(prefix) for prefix in (*wal, *split_prefixes)]
+    prefixes = [KeyPrefix(settings.diskless_prefix + prefix) for prefix in WAL_PREFIXES]
     frame = to_frame(job.spark, KeyPrefix, prefixes, job.parallelism)
     return added(map_rows(frame, KeyPrefix, Sweep, sweep))
 

@@ -33,15 +33,16 @@ def judged(tiered: Tiered, due: Amount, held_because: str | None) -> GcRunBegun:
 
 
 async def test_what_is_due_is_counted_as_it_is_claimed(tiered: Tiered) -> None:
-    await merged(tiered)
+    log = await merged(tiered)
+    tiered.plane.delete_records(log.topic_id, 0, 2)
     tiered.plane.mark_dead_objects(0)
     tiered.plane.report_orphans(1, Bucket.DISKLESS, listed("wal/lost"))
     tiered.plane.report_orphans(2, Bucket.DISKLESS, listed("wal/lost"))
     found = {(a.kind, a.reason): a for a in tiered.plane.measure_garbage(2, 0, 0) if a.objects}
     assert found["wal", "empty"].objects == len(tiered.plane.claim_dead_files(0)) == 2
-    splits = tiered.plane.claim_dead_objects(0)
-    assert found["split", "merged"].objects == len(splits) > 0
-    assert found["split", "merged"].bytes == 400, "four batches of a hundred bytes"
+    segments = tiered.plane.claim_dead_objects(0)
+    assert found["segment", "expired"].objects == len(segments) == 6
+    assert found["segment", "expired"].bytes > 0
     assert (found["orphan", "unknown"].objects, found["orphan", "unknown"].bytes) == (1, 10)
     assert not any(a.objects for a in tiered.plane.measure_garbage(2, HOUR_MS, HOUR_MS))
 

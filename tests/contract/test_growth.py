@@ -86,9 +86,9 @@ LOGS, SPLITS, EACH = 20, 100, 10
 """Logs, runs of each that split recorded, and batches of each run; a batch has one record."""
 SPLIT_BATCHES = f"""
     WITH recorded AS (
-        INSERT INTO split_files (file_id, token, status, log_id, base_offset, last_offset,
+        INSERT INTO split_files (file_id, token, log_id, base_offset, last_offset,
                 byte_size, batch_count, max_timestamp)
-            SELECT log * {SPLITS} + run, 1, 'live', log, run * {EACH}, run * {EACH} + {EACH} - 1,
+            SELECT log * {SPLITS} + run, 1, log, run * {EACH}, run * {EACH} + {EACH} - 1,
                 {EACH}, {EACH}, 1
             FROM generate_series(1, {LOGS}) AS log, generate_series(0, {SPLITS} - 1) AS run
             RETURNING split_id, log_id, base_offset, file_id
@@ -210,20 +210,6 @@ def test_the_plan_of_a_segment_reads_no_batches_but_its_own_and_no_files_but_the
     )
     assert count(one_topic, plans) == SPLITS
     assert count(one_topic, read) - before <= 5 * SPLITS * EACH
-
-
-def test_runs_that_end_are_found_without_reading_all_that_are_recorded(
-    split_again: psycopg.Connection[Any],
-) -> None:
-    before = count(split_again, read_of("split_files"))
-    split_again.execute(
-        "SELECT mark_splits_for_deletion(ARRAY[run], 'merged')"
-        " FROM unnest(ARRAY(SELECT split_id FROM split_files WHERE log_id = 7)) AS run"
-    )
-    # To find those of the log reads all of them once.
-    assert count(split_again, read_of("split_files")) - before <= 3 * LOGS * SPLITS
-    left = "SELECT count(*) FROM split_files"
-    assert count(split_again, left) == (LOGS - 1) * SPLITS
 
 
 FIRST_FEW = {
@@ -387,8 +373,8 @@ DEAD_SEGMENTS = f"""
             last_offset, size_bytes, leader_epoch, batch_count)
         SELECT md5(n::text)::uuid, 1, 1, 'DELETE_SEGMENT_STARTED', 'segment/' || n, n, n, 3, 0, 1
         FROM generate_series(1, {DEAD}) AS n;
-    INSERT INTO marked_objects (bucket, object_key, kind, segment_id, reason, marked_at)
-        SELECT 'tiered', object_key_stem || '.log', 'segment', segment_id, 'expired',
+    INSERT INTO marked_objects (bucket, object_key, segment_id, reason, marked_at)
+        SELECT 'tiered', object_key_stem || '.log', segment_id, 'expired',
             now() - interval '1 day' FROM merged_segments
 """
 

@@ -127,14 +127,13 @@ async def test_a_preview_of_garbage_marks_nothing(tiered: Tiered) -> None:
     log = await tiered.diskless(files=1, batches=1)
     await tiered.commit(log, 1)
     tiered.worker.split(log.topic_id)
-    tiered.with_split_files(log)
     tiered.worker.merge(log, max_batches=1)
     tiered.plane.delete_records(log.topic_id, log.partition, -1)
     abandoned = tiered.worker.begin(log)
     assert abandoned is None
     before = tiered.scene.sql("SELECT status, unreferenced_at FROM wal_files ORDER BY file_id")
     found = tiered.plane.preview_garbage(0, 100)
-    assert {row.kind for row in found} == {"wal", "split", "segment"}
+    assert {row.kind for row in found} == {"wal", "segment"}
     assert tiered.scene.sql(
         "SELECT status, unreferenced_at FROM wal_files ORDER BY file_id"
     ) == before  # fmt: skip
@@ -146,7 +145,6 @@ async def test_a_preview_of_garbage_marks_nothing(tiered: Tiered) -> None:
 async def test_what_the_preview_calls_due_is_what_a_run_claims(tiered: Tiered) -> None:
     log = await tiered.diskless(files=2, batches=1)
     tiered.worker.split(log.topic_id)
-    tiered.with_split_files(log)
     tiered.worker.merge(log)
     tiered.plane.delete_records(log.topic_id, log.partition, -1)
     tiered.plane.prune_batches()
@@ -157,7 +155,7 @@ async def test_what_the_preview_calls_due_is_what_a_run_claims(tiered: Tiered) -
     objects = {(dead.bucket, dead.object_key) for dead in tiered.plane.claim_dead_objects(0)}
     assert due == files | objects
     assert len(files) == 2
-    assert len(objects) == 2 + 6
+    assert len(objects) == 6
 
 
 async def test_live_objects_are_no_garbage(tiered: Tiered) -> None:

@@ -9,7 +9,7 @@ import pytest
 from tests.contract.conftest import Database
 from tests.contract.scenes import PostgresScene, batch
 from tests.contract.tiering import ALL_OLD, Tiered, Worker, jobs, segment_of
-from tideline.control_plane.garbage_model import DeadKind, DeadReason, ListedObject
+from tideline.control_plane.garbage_model import DeadReason, ListedObject
 from tideline.control_plane.tiering_model import SEGMENT_SUFFIXES, Bucket
 from tideline.domain.ids import TopicIdPartition
 
@@ -23,10 +23,9 @@ async def tiered(postgres_scene: PostgresScene, database: Database) -> AsyncIter
 
 
 async def merged(tiered: Tiered) -> TopicIdPartition:
-    """Two segments of two batches each, of split files of an earlier version."""
+    """Two segments of two batches each."""
     log = await tiered.diskless(files=2, batches=2)
     tiered.worker.split(log.topic_id)
-    tiered.with_split_files(log)
     while tiered.worker.merge(log, max_batches=2):
         pass
     return log
@@ -64,55 +63,28 @@ async def test_recorded_runs_go_with_their_last_batch_and_leave_no_object(tiered
     tiered.worker.merge(log, max_batches=3)
     assert tiered.scene.sql("SELECT base_offset FROM split_files ORDER BY 1") == [(2,), (4,)]
     tiered.plane.delete_records(log.topic_id, 0, 4)
-    assert {d.kind for d in tiered.plane.claim_dead_objects(0)} == {DeadKind.SEGMENT}
+    assert {d.bucket for d in tiered.plane.claim_dead_objects(0)} == {Bucket.TIERED}
     assert tiered.scene.sql("SELECT base_offset FROM split_files") == [(4,)]
     tiered.worker.merge(log)
-    assert {d.kind for d in tiered.plane.claim_dead_objects(0)} == {DeadKind.SEGMENT}
+    assert {d.bucket for d in tiered.plane.claim_dead_objects(0)} == {Bucket.TIERED}
     assert tiered.scene.sql("SELECT count(*) FROM split_files") == [(0,)]
     assert len(tiered.plane.claim_dead_files(0)) == 2, "the third has a batch that has expired"
     tiered.plane.prune_batches()
     assert len(tiered.plane.claim_dead_files(0)) == 3
 
 
-async def test_split_files_of_an_earlier_version_are_merged_and_go(tiered: Tiered) -> None:
-    """Their batches are read out of the WAL objects, which are there until then."""
-    log = await tiered.diskless()
-    tiered.worker.split(log.topic_id)
-    keys = set(tiered.with_split_files(log))
-    assert len(keys) == 3
-    assert tiered.plane.claim_dead_objects(0) == []
-    assert len({b.object_key for b in tiered.worker.begun(log).batches} - keys) == 3
-    tiered.plane.release_claims(tiered.worker.worker)
-    tiered.plane.forget_dead_objects([d.object_key for d in tiered.plane.claim_dead_objects(0)])
-    tiered.worker.merge(log)
-    assert await tiered.read(log) == [("segment", 0, 5)]
-    assert tiered.plane.claim_dead_objects(HOUR_MS) == []
-    for _ in range(2):
-        dead = tiered.plane.claim_dead_objects(0)
-        assert {d.object_key for d in dead} == keys
-        assert {(d.bucket, d.kind) for d in dead} == {(Bucket.DISKLESS, DeadKind.SPLIT)}
-    assert tiered.plane.forget_dead_objects([*keys, "unheard"]) == 3
-    assert tiered.plane.claim_dead_objects(0) == []
-    assert tiered.scene.sql("SELECT count(*) FROM split_files") == [(0,)]
-
-
-REGISTERED = "INSERT INTO split_files (object_key, file_id, token) VALUES ('split/left', %s, %s)"
-"""What a worker of an earlier version did before it uploaded."""
-
-
 async def test_what_a_killed_worker_left_goes_when_its_claim_has_lapsed(tiered: Tiered) -> None:
     log = await tiered.diskless(files=2, batches=1)
-    one, two = tiered.worker.claim({log.topic_id: ALL_OLD})
+    one, _ = tiered.worker.claim({log.topic_id: ALL_OLD})
     tiered.worker.finish(one)
-    tiered.scene.sql(REGISTERED, two.file_id, two.token)
     plan = tiered.worker.begun(log)
     assert tiered.plane.claim_dead_objects(0) == []
     for table in ("wal_file_claims", "merge_claims"):
         age(tiered, table, "expires_at")
     tiered.plane.claim_dead_objects(HOUR_MS)
     dead = {d.object_key for d in tiered.plane.claim_dead_objects(0)}
-    assert dead == {"split/left"} | {plan.object_key_stem + suffix for suffix in SEGMENT_SUFFIXES}
-    assert tiered.plane.forget_dead_objects(list(dead)) == 7
+    assert dead == {plan.object_key_stem + suffix for suffix in SEGMENT_SUFFIXES}
+    assert tiered.plane.forget_dead_objects([*dead, "unheard"]) == 6
     assert tiered.scene.sql("SELECT count(*) FROM merged_segments") == [(0,)]
     tiered.worker.split(log.topic_id)
     assert tiered.worker.merge(log) is not None
@@ -127,7 +99,7 @@ async def test_an_expired_segment_goes_object_by_object_log_first(tiered: Tiered
     dead = tiered.plane.claim_dead_objects(0, limit=100)
     assert dead[0].object_key.endswith(".log")
     assert len(dead) == 6
-    assert {(d.bucket, d.kind) for d in dead} == {(Bucket.TIERED, DeadKind.SEGMENT)}
+    assert {d.bucket for d in dead} == {Bucket.TIERED}
     assert tiered.plane.claim_dead_objects(0, limit=2) == dead[:2]
     tiered.plane.forget_dead_objects([d.object_key for d in dead[:4]])
     lo, hi = tiered.plane.log_id_range()
@@ -144,12 +116,12 @@ async def test_a_deleted_topic_leaves_no_object(tiered: Tiered) -> None:
     log = await merged(tiered)
     await tiered.commit(log, 1)
     tiered.worker.split(log.topic_id)
-    keys = set(tiered.with_split_files(log))
     lo, hi = tiered.plane.log_id_range()
     stems = [r.object_key_stem for r in tiered.plane.merged_segments(lo, hi)]
     await tiered.scene.plane.delete_topic(log.topic_id)
     dead = {d.object_key for d in tiered.plane.claim_dead_objects(0)}
-    assert dead >= keys | {stem + suffix for stem in stems for suffix in SEGMENT_SUFFIXES}
+    assert dead == {stem + suffix for stem in stems for suffix in SEGMENT_SUFFIXES}
+    assert tiered.scene.sql("SELECT count(*) FROM split_files") == [(0,)]
     tiered.plane.forget_dead_objects(list(dead))
     assert list(tiered.plane.merged_segments(lo, hi)) == []
     assert tiered.plane.prune_batches() == 1
@@ -164,9 +136,8 @@ def listed(*keys: str, etag: str = "e") -> list[ListedObject]:
 async def test_what_nobody_finished_stays_as_long_as_an_orphan(tiered: Tiered) -> None:
     """A restored Postgres may know as begun what was finished in the history that was lost."""
     log = await tiered.diskless(files=2, batches=1)
-    one, two = tiered.worker.claim({log.topic_id: ALL_OLD})
+    one, _ = tiered.worker.claim({log.topic_id: ALL_OLD})
     tiered.worker.finish(one)
-    tiered.scene.sql(REGISTERED, two.file_id, two.token)
     tiered.worker.begun(log)
     for table in ("wal_file_claims", "merge_claims"):
         age(tiered, table, "expires_at")
@@ -175,7 +146,6 @@ async def test_what_nobody_finished_stays_as_long_as_an_orphan(tiered: Tiered) -
     assert tiered.plane.claim_dead_objects(HOUR_MS, orphan_grace_ms=3 * HOUR_MS) == []
     dead = tiered.plane.claim_dead_objects(HOUR_MS, orphan_grace_ms=HOUR_MS)
     assert {d.reason for d in dead} == {DeadReason.UNFINISHED}
-    assert {d.kind for d in dead} == {DeadKind.SPLIT, DeadKind.SEGMENT}
 
 
 async def test_an_orphan_is_reported_first_and_goes_when_a_later_run_lists_it_again(
@@ -185,18 +155,17 @@ async def test_an_orphan_is_reported_first_and_goes_when_a_later_run_lists_it_ag
     ((wal,),) = tiered.scene.sql("SELECT object_key FROM wal_files")
     tiered.worker.split(log.topic_id)
     plan = tiered.worker.begun(log)
-    known = [str(wal), *tiered.with_split_files(log)]
-    ours = listed(*known, "split/lost")
-    assert tiered.plane.report_orphans(1, Bucket.DISKLESS, ours) == ["split/lost"]
+    ours = listed(str(wal), "wal/lost")
+    assert tiered.plane.report_orphans(1, Bucket.DISKLESS, ours) == ["wal/lost"]
     assert tiered.plane.claim_orphans(1, 0) == [], "the run that reports it first deletes nothing"
     assert tiered.plane.claim_orphans(2, 0) == [], "not listed by this run"
     tiered.plane.report_orphans(2, Bucket.DISKLESS, ours)
     assert tiered.plane.claim_orphans(2, HOUR_MS) == [], "its report is younger than the grace"
     age(tiered, "orphan_reports", "first_seen")
     (due,) = tiered.plane.claim_orphans(2, HOUR_MS)
-    assert (due.object_key, due.bucket, due.size) == ("split/lost", Bucket.DISKLESS, 10)
+    assert (due.object_key, due.bucket, due.size) == ("wal/lost", Bucket.DISKLESS, 10)
     assert tiered.plane.claim_dead_objects(0) == []
-    assert tiered.plane.forget_orphans(Bucket.DISKLESS, ["split/lost"]) == 1
+    assert tiered.plane.forget_orphans(Bucket.DISKLESS, ["wal/lost"]) == 1
 
     segment = [plan.object_key_stem + suffix for suffix in SEGMENT_SUFFIXES]
     stray = plan.object_key_stem[:-1] + "_.log"

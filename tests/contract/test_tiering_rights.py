@@ -70,7 +70,7 @@ READS = (
 )
 INTERNAL = (
     "record_coverage",
-    "mark_splits_for_deletion",
+    "forget_dead_splits",
     "mark_segments_for_deletion",
     "judge_lessened_files",
     "due_objects",

@@ -195,7 +195,7 @@ async def test_a_finished_split_may_be_told_again(tiered: Tiered) -> None:
     (file, *_) = tiered.worker.claim({log.topic_id: ALL_OLD})
     for _ in range(2):
         tiered.worker.finish(file)
-    assert tiered.scene.sql("SELECT status, object_key FROM split_files") == [("live", None)]
+    assert tiered.scene.sql("SELECT count(*) FROM split_files") == [(1,)]
     assert tiered.plane.take_tiering_work(tiered.worker.worker) == {
         "files.split": 1, "runs.split": 1, "batches.split": 2, "bytes.split": 200,
     }, "and counts once"  # fmt: skip

@@ -170,15 +170,6 @@ class Tiered:
             await self.commit(log, batches)
         return log
 
-    def with_split_files(self, *logs: TopicIdPartition) -> list[str]:
-        """What is split of ``logs`` has split files as of an earlier version; their keys."""
-        rows = self.scene.sql(
-            "UPDATE split_files AS f SET object_key = 'split/' || split_id FROM logs AS l"
-            " WHERE l.log_id = f.log_id AND l.topic_id = ANY (%s) RETURNING object_key",
-            [log.topic_id for log in logs],
-        )
-        return [str(key) for (key,) in rows]
-
     async def read(self, log: TopicIdPartition) -> list[tuple[str, int, int]]:
         """Where each offset from the suffix's start on is: ``segment`` or ``wal``, base, last."""
         found: list[tuple[str, int, int]] = []

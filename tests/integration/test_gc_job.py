@@ -209,29 +209,29 @@ def test_orphans_go_days_after_their_report_and_what_a_broker_knows_never(
         orphan = topic_id_to_base64(uuid4())
         ours = {f"{directory}/{0:020d}-{orphan}.{kind}" for kind in ("log", "index", "snapshot")}
         foreign = f"{directory}/notes.txt"
-        wal, split = f"wal/{uuid4().hex}", f"split/{orphan}/0/{7:020d}-{uuid4().hex}"
+        wal = f"wal/{uuid4().hex}"
         for key in (*ours, foreign):
             store.put(settings.s3_tiered_bucket, key, b"x")
-        for key in (wal, split, "wal/notes.txt"):
+        for key in (wal, "wal/notes.txt"):
             store.put(settings.s3_bucket, key, b"x")
 
         seen = collected(stack, spark, orphans=True)
         assert seen["segments_not_judged"] is None
-        assert seen["orphans_found"] >= len(ours) + 2
+        assert seen["orphans_found"] >= len(ours) + 1
         assert ours <= segment_keys(stack, readers.topic), "the first sight only reports"
         collected(stack, spark, orphans=True)
         assert ours <= segment_keys(stack, readers.topic), "its report is young"
         let_the_grace_pass(stack)
         shown = collected(stack, spark, orphans=True, dry_run=True)
         due = {(o["key"], o["reason"]) for o in shown["objects"] if o["due"]}
-        assert {(key, "unknown") for key in (*ours, wal, split)} <= due
+        assert {(key, "unknown") for key in (*ours, wal)} <= due
         assert ours <= segment_keys(stack, readers.topic), "a dry run deletes nothing"
         done = collected(stack, spark, orphans=True)
-        assert ours | {wal, split} <= listed_as_deleted(stack, done["report"])
+        assert ours | {wal} <= listed_as_deleted(stack, done["report"])
 
         assert segment_keys(stack, readers.topic) == of_kafka | {foreign}
-        left = keys(stack, settings.s3_bucket, "wal/") | keys(stack, settings.s3_bucket, "split/")
-        assert not {wal, split} & left
+        left = keys(stack, settings.s3_bucket, "wal/")
+        assert wal not in left
         assert "wal/notes.txt" in left
         store.delete(settings.s3_bucket, ["wal/notes.txt"])
         count = 2 * PER_SEGMENT + 10

@@ -34,7 +34,6 @@ from tideline.settings import JobsSettings, load
 
 KINDS = {
     "wal": "WAL objects",
-    "split": "split files",
     "segment": "objects of merged segments",
     "orphan": "orphans",
 }

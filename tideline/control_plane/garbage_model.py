@@ -9,20 +9,11 @@ from uuid import UUID
 from tideline.control_plane.tiering_model import SEGMENT_SUFFIXES, Bucket
 
 
-class DeadKind(StrEnum):
-    """What a marked object is, or an object of."""
-
-    SPLIT = "split"
-    SEGMENT = "segment"
-
-
 class DeadReason(StrEnum):
     """Why an object may go."""
 
     EMPTY = "empty"
     """A WAL object: its last batch was merged, has expired, or was of a deleted topic."""
-    MERGED = "merged"
-    """A split file that a merged segment stands for."""
     EXPIRED = "expired"
     """Below the start of its log, or of a deleted topic."""
     UNFINISHED = "unfinished"
@@ -33,11 +24,10 @@ class DeadReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DeadObject:
-    """An object that may be deleted now."""
+    """An object of a merged segment that may be deleted now."""
 
     object_key: str
     bucket: Bucket
-    kind: DeadKind
     reason: DeadReason
 
 
@@ -85,7 +75,7 @@ class GarbageRow:
     object_key: str
     bucket: Bucket
     kind: str
-    """``wal``, ``split``, ``segment`` or ``orphan``."""
+    """``wal``, ``segment`` or ``orphan``."""
     reason: DeadReason
     due: bool
 

@@ -407,7 +407,6 @@ S3_RIGHTS = (
         _WORKER, _D, "doctor/*", f"{GET} {PUT} {DELETE}", "what `tideline doctor` puts and deletes"
     ),
     _s3(_JOBS, _D, "wal/*", f"{GET} {DELETE}", "merge; collection"),
-    _s3(_JOBS, _D, "split/*", DELETE, "collection of what an earlier version made"),
     _s3(_JOBS, _D, "gc-reports/*", f"{PUT} {DELETE}", "what the collection found and deleted"),
     _s3(_JOBS, _D, "runs/*", f"{PUT} {DELETE}", "results of jobs whose driver is elsewhere"),
     _s3(_WORKER, _D, "runs/*", GET, "the same, as Airflow reads them"),

@@ -36,14 +36,12 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
     UNION ALL
     -- Each is looked up by itself: where statistics say that there is no segment, a join reads all of
     -- them for each object.
-    SELECT d.kind, d.reason, count(*),
-           coalesce(sum(CASE WHEN d.kind = 'split' THEN (SELECT s.byte_size FROM split_files AS s
-               WHERE s.object_key = d.object_key) END), 0)::bigint
-               + coalesce(sum((SELECT m.size_bytes FROM merged_segments AS m
-                   WHERE m.segment_id = d.segment_id))
-                   FILTER (WHERE d.object_key LIKE '%.log'), 0)::bigint
+    SELECT 'segment', d.reason, count(*),
+           coalesce(sum((SELECT m.size_bytes FROM merged_segments AS m
+               WHERE m.segment_id = d.segment_id))
+               FILTER (WHERE d.object_key LIKE '%.log'), 0)::bigint
         FROM due_objects(p_grace_ms, p_orphan_grace_ms) AS d
-        GROUP BY d.kind, d.reason
+        GROUP BY d.reason
     UNION ALL
     SELECT 'orphan', 'unknown', count(*), coalesce(sum(o.size), 0)::bigint
         FROM due_orphans(p_run_number, p_orphan_grace_ms) AS o
@@ -182,20 +180,10 @@ BEGIN
                 AND told.unreferenced_at IS NULL LIMIT 1) IS NULL
         ORDER BY f.file_id LIMIT p_limit;
     RETURN QUERY
-    SELECT d.object_key, d.bucket, d.kind, d.reason, EXISTS (SELECT
+    SELECT d.object_key, d.bucket, 'segment', d.reason, EXISTS (SELECT
             FROM due_objects(p_grace_ms, p_orphan_grace_ms) AS o
             WHERE (o.bucket, o.object_key) = (d.bucket, d.object_key))
         FROM marked_objects AS d ORDER BY d.marked_at, d.object_key LIMIT p_limit;
-    RETURN QUERY
-    SELECT f.object_key, 'diskless', 'split',
-            CASE f.status WHEN 'live' THEN 'expired' ELSE 'unfinished' END, false
-        FROM split_files AS f LEFT JOIN logs AS l USING (log_id)
-        WHERE f.object_key IS NOT NULL AND ((f.status = 'registered'
-                AND NOT EXISTS (SELECT FROM wal_file_claims AS c
-                WHERE c.file_id = f.file_id AND c.token = f.token AND c.expires_at > v_before))
-            OR (f.status = 'live'
-                AND (l.deleted_at IS NOT NULL OR f.last_offset < l.suffix_start)))
-        ORDER BY f.split_id LIMIT p_limit;
     RETURN QUERY
     SELECT m.object_key_stem || '.log', 'tiered', 'segment',
             CASE WHEN m.finished_at IS NULL THEN 'unfinished' ELSE 'expired' END, false

@@ -84,24 +84,6 @@ BEGIN
 END
 $$;
 
--- Ends recorded runs. One that has an object of its own, as an earlier version made them, is marked for
--- deletion; one that has none is forgotten. "|| ''" keeps the planner from reading all that have one,
--- or have none, by the indexes of those, where statistics say that there is none.
-CREATE FUNCTION mark_splits_for_deletion(p_split_ids bigint[], p_reason text) RETURNS void
-LANGUAGE sql AS $$
-    DELETE FROM split_files WHERE split_id = ANY (p_split_ids) AND object_key || '' IS NULL;
-    WITH dead AS (
-        UPDATE split_files SET status = 'deleting'
-            WHERE split_id = ANY (p_split_ids) AND object_key || '' IS NOT NULL
-                AND status <> 'deleting'
-            RETURNING object_key
-    )
-    INSERT INTO marked_objects (bucket, object_key, kind, reason)
-        SELECT 'diskless', object_key, 'split', p_reason FROM dead
-        ON CONFLICT (bucket, object_key) DO UPDATE
-            SET kind = 'split', reason = excluded.reason, marked_at = excluded.marked_at
-$$;
-
 -- Marks a segment and its objects for deletion. .log goes first: without it no reader begins.
 CREATE FUNCTION mark_segments_for_deletion(p_segment_ids uuid[], p_reason text) RETURNS integer
 LANGUAGE plpgsql AS $$
@@ -113,12 +95,12 @@ BEGIN
             WHERE segment_id = ANY (p_segment_ids) AND state <> 'DELETE_SEGMENT_STARTED'
             RETURNING segment_id, object_key_stem, finished_at
     ), marked AS (
-        INSERT INTO marked_objects (bucket, object_key, kind, segment_id, reason)
-            SELECT 'tiered', object_key_stem || suffix, 'segment', segment_id,
+        INSERT INTO marked_objects (bucket, object_key, segment_id, reason)
+            SELECT 'tiered', object_key_stem || suffix, segment_id,
                    CASE WHEN finished_at IS NULL THEN 'unfinished' ELSE 'expired' END
             FROM dead CROSS JOIN unnest(ARRAY['.log', '.index', '.timeindex', '.txnindex',
                 '.snapshot', '.leader-epoch-checkpoint']) AS suffix
-            ON CONFLICT (bucket, object_key) DO UPDATE SET kind = 'segment',
+            ON CONFLICT (bucket, object_key) DO UPDATE SET
                 segment_id = excluded.segment_id, reason = excluded.reason,
                 marked_at = excluded.marked_at
     )
@@ -127,22 +109,13 @@ BEGIN
 END
 $$;
 
--- Recorded runs that nothing will use: expired, or of a deleted topic; and split files that an earlier
--- version registered under a claim that is lost or lapsed a grace ago.
-CREATE FUNCTION mark_dead_splits_for_deletion(p_lapsed timestamptz, p_limit integer) RETURNS void
-LANGUAGE plpgsql AS $$
-BEGIN
-    PERFORM mark_splits_for_deletion(ARRAY(
-        SELECT f.split_id FROM split_files AS f
-            WHERE f.status = 'registered' AND NOT EXISTS (SELECT FROM wal_file_claims AS c
-                WHERE c.file_id = f.file_id AND c.token = f.token AND c.expires_at > p_lapsed)
-            ORDER BY f.split_id LIMIT p_limit FOR UPDATE OF f SKIP LOCKED), 'unfinished');
-    PERFORM mark_splits_for_deletion(ARRAY(
+-- Recorded runs that nothing will use: expired, or of a deleted topic.
+CREATE FUNCTION forget_dead_splits(p_limit integer) RETURNS void
+LANGUAGE sql AS $$
+    DELETE FROM split_files WHERE split_id = ANY (ARRAY(
         SELECT f.split_id FROM split_files AS f JOIN logs AS l USING (log_id)
-            WHERE f.status = 'live'
-                AND (l.deleted_at IS NOT NULL OR f.last_offset < l.suffix_start)
-            ORDER BY f.split_id LIMIT p_limit FOR UPDATE OF f SKIP LOCKED), 'expired');
-END
+            WHERE l.deleted_at IS NOT NULL OR f.last_offset < l.suffix_start
+            ORDER BY f.split_id LIMIT p_limit FOR UPDATE OF f SKIP LOCKED))
 $$;
 
 -- Segments that nobody reads or finishes: expired, of a deleted topic, or begun under a claim that
@@ -175,7 +148,7 @@ DECLARE
 BEGIN
     WHILE judge_lessened_files(10000) > 0 LOOP
     END LOOP;
-    PERFORM mark_dead_splits_for_deletion(v_lapsed, p_limit);
+    PERFORM forget_dead_splits(p_limit);
     PERFORM mark_dead_segments_for_deletion(v_lapsed, p_limit);
     -- Each is looked up by itself: where statistics say that there is no file, a join reads all of
     -- them for each.
@@ -230,12 +203,12 @@ $$;
 
 -- Marks what is dead and answers what was marked a grace ago, until it is forgotten.
 CREATE FUNCTION claim_dead_objects(p_grace_ms bigint, p_orphan_grace_ms bigint, p_limit integer)
-RETURNS TABLE (object_key text, bucket text, kind text, reason text)
+RETURNS TABLE (object_key text, bucket text, reason text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
 BEGIN
     PERFORM mark_dead_objects(p_grace_ms, p_limit);
     RETURN QUERY
-    SELECT d.object_key, d.bucket, d.kind, d.reason
+    SELECT d.object_key, d.bucket, d.reason
         FROM due_objects(p_grace_ms, p_orphan_grace_ms) AS d
         ORDER BY d.marked_at, d.segment_id, d.object_key LIKE '%.log' DESC, d.object_key
         LIMIT p_limit;
@@ -253,7 +226,6 @@ BEGIN
         DELETE FROM marked_objects WHERE object_key = ANY (p_keys) RETURNING segment_id
     )
     SELECT count(*), array_agg(DISTINCT segment_id) INTO v_forgotten, v_segments FROM gone;
-    DELETE FROM split_files WHERE object_key = ANY (p_keys) AND status = 'deleting';
     DELETE FROM merged_segments AS m
         WHERE m.segment_id = ANY (v_segments) AND m.state = 'DELETE_SEGMENT_STARTED'
             -- By itself: where statistics say that nothing is marked, a join reads all for each.

@@ -1,8 +1,8 @@
 -- One worker at a time and partition, under a token, with one or several segments that follow each
 -- other. Only finish_merge locks the row of a log, for its last few statements.
 
--- What of the live split files from p_from on is not merged: of a file that begins before p_from
--- only the rest counts.
+-- What of the recorded runs from p_from on is not merged: of a run that begins before p_from only the
+-- rest counts.
 CREATE FUNCTION pending_splits(p_log_id bigint, p_from bigint)
 RETURNS TABLE (
     split_id bigint, base_offset bigint, last_offset bigint, byte_size bigint, batch_count bigint,
@@ -21,7 +21,7 @@ LANGUAGE sql STABLE AS $$
             AND b.log_id = f.log_id AND b.last_offset BETWEEN p_from AND f.last_offset
         HAVING count(*) > 0
     ) AS rest ON true
-    WHERE f.log_id = p_log_id AND f.status = 'live' AND f.last_offset >= p_from
+    WHERE f.log_id = p_log_id AND f.last_offset >= p_from
     ORDER BY f.base_offset
 $$;
 
@@ -52,7 +52,7 @@ BEGIN
     PERFORM end_tiering_requests();
     RETURN QUERY
     WITH waiting AS MATERIALIZED (
-        SELECT DISTINCT f.log_id FROM split_files AS f WHERE f.status = 'live'
+        SELECT DISTINCT f.log_id FROM split_files AS f
     ), candidates AS (
         SELECT l.log_id, l.topic_name, l.topic_id, l.partition,
                t.tiering_requested_at IS NOT NULL AS requested,
@@ -102,7 +102,7 @@ RETURNS TABLE (runs bigint, run_bytes bigint, objects bigint, object_bytes bigin
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
     WITH pending AS MATERIALIZED (
         SELECT file_id, count(*) AS runs, sum(byte_size) AS bytes FROM split_files
-            WHERE status = 'live' AND log_id = ANY (p_log_ids) GROUP BY file_id
+            WHERE log_id = ANY (p_log_ids) GROUP BY file_id
     )
     SELECT coalesce(sum(p.runs), 0)::bigint, coalesce(sum(p.bytes), 0)::bigint, count(*),
            coalesce(sum(w.size), 0)::bigint
@@ -532,7 +532,7 @@ BEGIN
 END
 $$;
 
--- Those of the split files that no batch needs any more. Each is looked up by itself: where statistics
+-- Those of the recorded runs that no batch needs any more. Each is looked up by itself: where statistics
 -- are those of an empty table, which most runs of merge leave behind, a join reads the batches of
 -- all logs for each.
 CREATE FUNCTION merged_splits(p_split_ids bigint[]) RETURNS bigint[]
@@ -617,7 +617,7 @@ BEGIN
             ORDER BY m.base_offset LIMIT 1)) AS next (segment_id)
         WHERE c.log_id = v_log.log_id RETURNING c.worker INTO v_worker;
     DELETE FROM tiering_failures WHERE scope = 'merge' AND key = v_log.log_id;
-    PERFORM mark_splits_for_deletion(merged_splits(v_taken.split_ids), 'merged');
+    DELETE FROM split_files WHERE split_id = ANY (merged_splits(v_taken.split_ids));
     PERFORM note_tiering_work(v_worker, ARRAY['segments.created', 'batches.merged',
         'records.merged', 'bytes.merged'],
         ARRAY[1, p_batch_count, p_record_count, p_size_bytes]);

@@ -7,9 +7,7 @@
 CREATE FUNCTION is_known_object(p_bucket text, p_key text) RETURNS boolean
 LANGUAGE sql STABLE AS $$
     SELECT EXISTS (SELECT FROM marked_objects WHERE bucket = p_bucket AND object_key = p_key)
-        OR (p_bucket = 'diskless' AND (
-            EXISTS (SELECT FROM wal_files WHERE object_key = p_key)
-            OR EXISTS (SELECT FROM split_files WHERE object_key = p_key)))
+        OR (p_bucket = 'diskless' AND EXISTS (SELECT FROM wal_files WHERE object_key = p_key))
         OR (p_bucket = 'tiered' AND EXISTS (SELECT FROM merged_segments
             WHERE object_key_stem = regexp_replace(p_key, '\.[^./]*$', '')))
 $$;

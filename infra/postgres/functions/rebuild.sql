@@ -257,7 +257,7 @@ BEGIN
         WHERE log_id = v_log.log_id;
     PERFORM move_frontier(v_log, p_last_offset, p_producers);
     UPDATE merge_claims SET expires_at = NULL, segment_id = NULL WHERE log_id = v_log.log_id;
-    PERFORM mark_splits_for_deletion(merged_splits(v_taken.split_ids), 'merged');
+    DELETE FROM split_files WHERE split_id = ANY (merged_splits(v_taken.split_ids));
 END
 $$;
 

@@ -293,9 +293,9 @@ DECLARE
     v_runs bigint[];
 BEGIN
     WITH recorded AS (
-        INSERT INTO split_files AS f (file_id, token, status, log_id, base_offset, last_offset,
+        INSERT INTO split_files AS f (file_id, token, log_id, base_offset, last_offset,
                 byte_size, batch_count, max_timestamp)
-            SELECT c.file_id, c.token, 'live', r.log_id, r.base_offset, r.last_offset, r.byte_size,
+            SELECT c.file_id, c.token, r.log_id, r.base_offset, r.last_offset, r.byte_size,
                    r.batch_count, r.max_timestamp
             FROM unnest(p_run_files, p_log_ids, p_base_offsets, p_last_offsets, p_byte_sizes,
                 p_batch_counts, p_max_timestamps) AS r (file_id, log_id, base_offset, last_offset,
@@ -321,7 +321,6 @@ BEGIN
            coalesce(sum(f.byte_size), 0)::bigint
         FROM unnest(p_file_ids, p_tokens) AS g (file_id, token)
         LEFT JOIN split_files AS f ON f.file_id = g.file_id AND f.token = g.token
-            AND f.object_key IS NULL
         WHERE f.split_id IS NOT NULL OR g.file_id = ANY (v_held)
         GROUP BY g.file_id ORDER BY g.file_id;
 END

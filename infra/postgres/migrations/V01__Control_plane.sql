@@ -542,32 +542,25 @@ CREATE TABLE wal_file_claims (
 
 -- One contiguous run of offsets of one partition out of one WAL file (seed 002, 10.4, option A).
 -- It is recorded and not copied: it has no object of its own, and its bytes are those of its batches in
--- the WAL object, which stays until they are merged. Rows with a key are of an earlier version; their
--- objects go when their last batch is merged, as they always did.
+-- the WAL object, which stays until they are merged.
 CREATE TABLE split_files (
     split_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    object_key text UNIQUE,
     file_id bigint NOT NULL,
     token bigint NOT NULL,
-    status text NOT NULL DEFAULT 'registered'
-        CHECK (status IN ('registered', 'live', 'deleting')),
-    log_id bigint,
-    base_offset bigint,
-    last_offset bigint,
-    byte_size bigint,
-    batch_count integer,
-    max_timestamp bigint,
+    log_id bigint NOT NULL,
+    base_offset bigint NOT NULL,
+    last_offset bigint NOT NULL,
+    byte_size bigint NOT NULL CHECK (byte_size > 0),
+    batch_count integer NOT NULL CHECK (batch_count > 0),
+    max_timestamp bigint NOT NULL,
     created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    CONSTRAINT live_split_is_described CHECK (status <> 'live' OR (log_id IS NOT NULL
-        AND base_offset <= last_offset AND byte_size > 0 AND batch_count > 0
-        AND max_timestamp IS NOT NULL))
+    CHECK (base_offset <= last_offset)
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02,
     vacuum_truncate = off);
 
-CREATE INDEX split_files_live ON split_files (log_id, base_offset) WHERE status = 'live';
-CREATE INDEX split_files_registered ON split_files (file_id, token) WHERE status = 'registered';
+CREATE INDEX split_files_of_log ON split_files (log_id, base_offset);
 -- The second telling of a split finds what the first one has recorded.
-CREATE INDEX split_files_recorded ON split_files (file_id, token) WHERE object_key IS NULL;
+CREATE INDEX split_files_recorded ON split_files (file_id, token);
 
 -- Who merges a partition. The row stays when nobody does: the token fences.
 CREATE TABLE merge_claims (
@@ -677,18 +670,16 @@ CREATE INDEX tiering_work_by_age ON tiering_work (noted_at);
 CREATE TABLE marked_objects (
     bucket text NOT NULL CHECK (bucket IN ('diskless', 'tiered')),
     object_key text NOT NULL,
-    kind text NOT NULL CHECK (kind IN ('split', 'segment')),
-    segment_id uuid,
+    segment_id uuid NOT NULL,
     marked_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     -- Why it is dead. What is unfinished here may have been finished in a history that a restore has
     -- taken back: it stays as long as an orphan.
-    reason text NOT NULL CHECK (reason IN ('merged', 'expired', 'unfinished')),
+    reason text NOT NULL CHECK (reason IN ('expired', 'unfinished')),
     PRIMARY KEY (bucket, object_key)
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, vacuum_truncate = off);
 
 CREATE INDEX marked_objects_by_age ON marked_objects (marked_at);
-CREATE INDEX marked_objects_of_segment ON marked_objects (segment_id)
-    WHERE segment_id IS NOT NULL;
+CREATE INDEX marked_objects_of_segment ON marked_objects (segment_id);
 
 -- Objects that were listed and that nothing refers to, since when. One that was written anew since is
 -- another object: its time starts again. Times of modification are S3's, in ms.

@@ -19,7 +19,7 @@ from spark.common.snapshots import Identity
 from spark.gc import frames as gc
 from spark.gc.job import gc as job_of_gc
 from spark.gc.listing import what_was_lost
-from spark.gc.tasks import SEGMENT_NAME, SPLIT_NAME, WAL_NAME, Collector, Holds, Sweep, on_disk
+from spark.gc.tasks import SEGMENT_NAME, WAL_NAME, Collector, Holds, Sweep, on_disk
 from tests.support.waiting import until
 from tideline.control_plane.garbage_model import ListedObject
 from tideline.control_plane.tiering_model import Bucket
@@ -93,8 +93,6 @@ def test_a_record_that_is_not_understood_stops_the_judgement(
         ("wal/" + "a" * 32, True),
         ("wal/" + "a" * 31, False),
         ("wal/" + "a" * 32 + ".bak", False),
-        ("split/AAAAAAAAAAAAAAAAAAAAAQ/3/00000000000000000042-" + "0" * 32, True),
-        ("split/notes.txt", False),
         ("reports/coverage/2026-11-21/x.parquet", False),
         ("runs/gc/11111111-2222-3333-4444-555555555555.json", False),
         ("p/t-AAAAAAAAAAAAAAAAAAAAAQ/0/00000000000000000042-AAAAAAAAAAAAAAAAAAAAAQ.log", True),
@@ -106,7 +104,7 @@ def test_a_record_that_is_not_understood_stops_the_judgement(
 def test_nothing_is_looked_at_but_names_that_tideline_and_kafka_give(
     key: str, looked_at: bool
 ) -> None:
-    names = WAL_NAME.match(key) or SPLIT_NAME.match(key) or SEGMENT_NAME.search(key)
+    names = WAL_NAME.match(key) or SEGMENT_NAME.search(key)
     assert bool(names) is looked_at
 
 

@@ -19,7 +19,7 @@ from spark.gc import job as gc_job
 from spark.gc.history import CatalogUnknown, HistoryUnknown, must_know_catalog
 from spark.gc.listing import Listing
 from spark.gc.merged import MergedLook
-from spark.gc.tasks import SEGMENT_NAME, SPLIT_NAME, WAL_NAME, DueObject
+from spark.gc.tasks import SEGMENT_NAME, WAL_NAME, DueObject
 from tests.contract.spark.test_gc import settings_with
 from tests.unit.kafka.fake_cluster import fake_kafka
 from tests.unit.kafka.test_topic_policies import configs
@@ -174,7 +174,7 @@ def test_a_catalog_that_is_known_is_left_alone_as_a_whole(scene: Scene) -> None:
     start = catalog.Entry(UUID(int=1), True, catalog.SuffixStart(UUID(int=2), 0, 0, 5))
     key = catalog.object_key("", start)
     must_know_catalog(Bucket({f"x/{key}": catalog.encode(start)}), "b", "x/")
-    assert not any(name.match(key) for name in (WAL_NAME, SPLIT_NAME))
+    assert not WAL_NAME.match(key)
     assert not SEGMENT_NAME.search(key)
 
 
