@@ -149,20 +149,3 @@ async def test_what_is_told_beside_a_migration_makes_no_topic_of_a_partition(sce
     found = await reader.read()
     assert (found.names, set(found.rows)) == (set(), {logs[1]})
     assert (await scene.plane.migration_changes(since)).names == {name}
-
-
-async def test_a_gateway_of_before_is_told_of_whole_topics(
-    postgres_scene: PostgresScene, database: Database
-) -> None:
-    """It would take the partitions that have changed for all there are."""
-    gateway = await postgres_scene.gateway()
-    reader = Reader(postgres_scene)
-    await reader.begin()
-    name, logs = await postgres_scene.migrating_topic([gateway], partitions=3)
-    await reader.read()
-    since = reader.since
-    await postgres_scene.plane.next_generation(logs[1])
-    with psycopg.connect(database.dsn) as before:
-        asked = "SELECT changed, jsonb_array_length(partitions) FROM tideline.tracked_changes(%s)"
-        found = dict(before.execute(asked, [since]).fetchall())
-    assert found[name] == 3

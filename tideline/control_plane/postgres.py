@@ -228,7 +228,7 @@ class PostgresControlPlane(ControlPlane):
         return await self._call(Function("tracked_topics", _topics, many=True), None)
 
     async def tracked_changes(self, since: str) -> TrackedChanges:
-        return await self._call(Function("tracked_changes", _changes, many=True), since, True)
+        return await self._call(Function("tracked_changes", _changes, many=True), since)
 
     async def tracked_changes_begin(self) -> str:
         return await self._call(Function("tracked_changes_begin", value(str)))

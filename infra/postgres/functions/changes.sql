@@ -103,9 +103,8 @@ CREATE TRIGGER keep_told_change AFTER UPDATE ON watch_findings FOR EACH ROW
 -- is. A transaction that was still open at the former reading is at or past p_since, so what
 -- commits late is told by the next one. upto is null where changes since then were forgotten, and
 -- where p_since is of another history: read everything.
--- p_by_partition: of a topic of which partitions alone have changed come those, and nothing else. A
--- gateway of before it does not ask for that, and would take them for all there are.
-CREATE FUNCTION tracked_changes(p_since text, p_by_partition boolean DEFAULT false)
+-- Of a topic of which partitions alone have changed come those, and nothing else.
+CREATE FUNCTION tracked_changes(p_since text)
 RETURNS TABLE (
     upto text, changed text, name text, topic_id uuid, kind text, status text, timestamp_type text,
     max_message_bytes integer, timestamp_before_max_ms bigint, timestamp_after_max_ms bigint,
@@ -117,7 +116,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
         SELECT pg_snapshot_xmin(pg_current_snapshot()) AS upto, k.forgotten_before
         FROM tracking_changes_kept AS k
     ), noted AS (
-        SELECT c.name, p_by_partition AND bool_and(c.partition IS NOT NULL) AS by_partition,
+        SELECT c.name, bool_and(c.partition IS NOT NULL) AS by_partition,
                array_agg(DISTINCT c.partition) AS partitions
             FROM tracking_changes AS c
             WHERE c.changed_by >= p_since::xid8 AND c.routed
