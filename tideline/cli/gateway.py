@@ -88,7 +88,7 @@ def list_gateways(output: FormatOption = Format.TABLE) -> None:
 
 def _serves(gateway: GatewayRegistration) -> Text | str:
     """Whether it accepts connections, as it said itself."""
-    if gateway.status != "active" or gateway.serving is None:
+    if gateway.status != "active":
         return ""
     return line("yes", "green") if gateway.serving else line("no", "red")
 

@@ -353,8 +353,8 @@ class GatewayRegistration:
     stand_ins: str | None = None
     """``node=host:port``, comma separated: where clients reach the brokers of other gateways
     through it while those are away; read by :func:`tideline.domain.stand_in.stand_ins_of`."""
-    serving: bool | None = None
-    """Whether it accepts connections; ``None``: it is of a version that does not say."""
+    serving: bool = True
+    """Whether it accepts connections, as it said itself."""
 
     def __str__(self) -> str:
         return f"{self.gateway_id} at {self.address}"

@@ -96,7 +96,7 @@ class ControlPlane(Protocol):
         watched: LeaseReading | None = None,
         rack: str | None = None,
         stand_ins: str | None = None,
-        serving: bool | None = None,
+        serving: bool = True,
     ) -> None:
         """Register this process. An older incarnation of the id is over for ever.
 

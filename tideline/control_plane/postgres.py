@@ -126,7 +126,7 @@ class PostgresControlPlane(ControlPlane):
         watched: LeaseReading | None = None,
         rack: str | None = None,
         stand_ins: str | None = None,
-        serving: bool | None = None,
+        serving: bool = True,
     ) -> None:
         await self._call(
             Function("register_gateway", nothing),

@@ -27,15 +27,14 @@ class Sibling:
     zone: str | None = None
     lives: bool = True
     """It is active, and its lease has not lapsed for certain."""
-    serves: bool | None = None
-    """It accepts connections; ``None``: it is of a version that does not say, and counts as
-    serving while it lives."""
+    serves: bool = True
+    """It accepts connections."""
     stand_ins: Mapping[int, Address] | None = None
     """By node id: where it stands in for that gateway."""
 
     @property
     def is_away(self) -> bool:
-        return not self.lives or self.serves is False
+        return not (self.lives and self.serves)
 
 
 Fleet: TypeAlias = Mapping[int, Sibling]

@@ -57,7 +57,7 @@ CREATE FUNCTION register_gateway(
     p_gateway_id integer, p_broker_id integer, p_incarnation uuid,
     p_address text, p_version text, p_lease_ms integer,
     p_watched uuid, p_watched_renewals bigint, p_rack text DEFAULT NULL,
-    p_stand_ins text DEFAULT NULL, p_serving boolean DEFAULT NULL
+    p_stand_ins text DEFAULT NULL, p_serving boolean DEFAULT true
 ) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
 DECLARE

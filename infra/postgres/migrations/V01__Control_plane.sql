@@ -138,8 +138,8 @@ CREATE TABLE gateways (
     -- node=host:port, comma separated: where clients reach the brokers of other gateways through
     -- this one, while those are away. Null: nowhere.
     stand_ins text,
-    -- Whether it accepts connections. Null: it is of a version that does not say.
-    serving boolean,
+    -- Whether it accepts connections.
+    serving boolean NOT NULL,
     -- The timeline on which it renewed or registered last.
     timeline bigint NOT NULL DEFAULT 0
 ) WITH (fillfactor = 50);

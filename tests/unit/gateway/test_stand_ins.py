@@ -142,7 +142,7 @@ class Scene:
         """Where gateway 1 stands in for gateway 2."""
         return self.stand_ins._places[2].listener
 
-    async def other_registers(self, serving: bool | None) -> None:
+    async def other_registers(self, serving: bool) -> None:
         self.incarnation = uuid4()
         places = as_registered({1: self.elsewhere})
         await self.plane.register_gateway(
@@ -251,14 +251,6 @@ async def test_a_gateway_that_was_killed_is_stood_in_for_when_its_lease_is_gone(
     await scene.look()
     assert await scene.told(2) == scene.stand_in
     assert not await scene.refuses(scene.stand_in)
-
-
-async def test_a_gateway_of_a_version_that_does_not_say_is_not_stood_in_for_while_it_lives(
-    scene: Scene,
-) -> None:
-    await scene.other_registers(serving=None)
-    assert await scene.refuses(scene.stand_in)
-    assert await scene.told(2) == scene.other
 
 
 async def test_nobody_is_accepted_for_a_broker_that_does_not_answer(scene: Scene) -> None:

@@ -154,7 +154,7 @@ class MemoryControlPlane(ControlPlane):
         watched: LeaseReading | None = None,
         rack: str | None = None,
         stand_ins: str | None = None,
-        serving: bool | None = None,
+        serving: bool = True,
     ) -> None:
         self._settle()
         self._assert_settled()

@@ -93,8 +93,8 @@ class Lease:
         self._rack = rack
         self.stand_ins = stand_ins
         """Where this gateway stands in for others, as it is told at each registration."""
-        self.serving: bool | None = None
-        """Whether connections are accepted, as the registry was told; ``None``: it was not."""
+        self.serving = True
+        """Whether connections are accepted, as the registry is told."""
         self._duration_ms = duration_ms
         self._clock = clock
         self._valid_until = float("-inf")

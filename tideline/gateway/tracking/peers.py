@@ -45,7 +45,7 @@ class Peers:
         poll_s: float,
         clock: Callable[[], float] = boot_clock,
         always: bool = False,
-        serving: Callable[[], bool | None] = lambda: None,
+        serving: Callable[[], bool] = lambda: True,
     ) -> None:
         """``node``: this gateway's own, which lives while it is asked, and ``serving`` says whether
         it accepts connections. ``addressed``: the nodes that clients are told an address of.
