@@ -15,8 +15,6 @@ from tideline.domain.messages import TopicMigrationInput
 from tideline.domain.options import OPTIONS, MigrationOptions, Option
 
 T = TypeVar("T")
-RETIRED = frozenset({"attested_closed_to_bypass"})
-"""Options of earlier versions: without effect, but migrations that run were started with them."""
 LONGEST_TEXT = 1_000
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 """Kafka's own rule (``org.apache.kafka.common.internals.Topic``)."""
@@ -153,8 +151,8 @@ def read_options(name: str, given: object) -> MigrationOptions:
     """A :data:`Reader`; those that are missing or null take their defaults."""
     values: dict[str, Any] = {
         option: _read(OPTIONS[option], value)
-        for option, value in as_object(name, given, {*OPTIONS, *RETIRED}).items()
-        if value is not None and option not in RETIRED
+        for option, value in as_object(name, given, OPTIONS).items()
+        if value is not None
     }
     return MigrationOptions(**values)
 

@@ -75,9 +75,3 @@ def test_a_mistake_is_named_with_its_field_and_rule(value: Any, said: str) -> No
 def test_no_json_at_all_is_accepted_without_a_topic(value: Any) -> None:
     with pytest.raises(InvalidMigrationInput):
         parse_migration_input(value)
-
-
-def test_an_option_of_an_earlier_version_is_accepted_without_effect() -> None:
-    """A migration that runs is read again, with the input that it was started with."""
-    given = {"topic": "a", "options": {"attested_closed_to_bypass": False}}
-    assert parse_migration_input(given) == parse_migration_input({"topic": "a"})
