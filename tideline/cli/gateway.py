@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import getpass
-from datetime import UTC, datetime
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -189,17 +188,8 @@ async def _retire(gateway_id: int, attested_by: str) -> None:
 def account(
     gateway_id: Annotated[int, typer.Argument(help="The gateway's number.", min=0)],
     incarnations: Annotated[
-        list[UUID] | None,
-        typer.Argument(help="Incarnations, as `tideline gateway list` shows them."),
-    ] = None,
-    ended_before: Annotated[
-        datetime | None,
-        typer.Option(
-            formats=["%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M:%S"],
-            help="All of the gateway that ended before this time (UTC), as every one before an "
-            "upgrade from a release that kept no account of them.",
-        ),
-    ] = None,
+        list[UUID], typer.Argument(help="Incarnations, as `tideline gateway list` shows them.")
+    ],
     gone: Annotated[
         bool, typer.Option("--gone", help="Attest that their processes do not run any more.")
     ] = False,
@@ -209,9 +199,7 @@ def account(
     output: FormatOption = Format.TABLE,
 ) -> None:
     """Say that replaced incarnations of a gateway are gone. The gateway itself goes on."""
-    if bool(incarnations) == bool(ended_before):
-        raise UsageError("name incarnations, or all that ended before a time with --ended-before")
-    named = ", ".join(map(str, incarnations or ())) or f"all that ended before {ended_before}"
+    named = ", ".join(map(str, incarnations))
     if not gone:
         raise UsageError(
             f"accounting for {named} is safe only if the process is gone: one that still runs, cut "
@@ -219,31 +207,13 @@ def account(
             "sure, then add --gone"
         )
     by = attested_by or getpass.getuser()
-    accounted = run(_account(gateway_id, incarnations, ended_before, by))
+    run(_account(gateway_id, incarnations, by))
     if output is Format.JSON:
-        echo_json({"gateway_id": gateway_id, "incarnations": accounted, "attested_by": by})
+        echo_json({"gateway_id": gateway_id, "incarnations": incarnations, "attested_by": by})
     else:
-        named = ", ".join(map(str, accounted)) or "no incarnation"
         echo(f"Gateway {gateway_id}: {by} attested that {named} is gone.")
 
 
-async def _account(
-    gateway_id: int,
-    incarnations: list[UUID] | None,
-    ended_before: datetime | None,
-    attested_by: str,
-) -> list[UUID]:
+async def _account(gateway_id: int, incarnations: list[UUID], attested_by: str) -> None:
     async with changing_plane() as (plane, _):
-        named = incarnations or [
-            g.incarnation
-            for g in await plane.unaccounted_incarnations()
-            if g.gateway_id == gateway_id and g.registered_at < _in_utc(ended_before)
-        ]
-        if named:
-            await plane.attest_incarnations_gone(gateway_id, named, attested_by)
-        return named
-
-
-def _in_utc(time: datetime | None) -> datetime:
-    assert time is not None
-    return time if time.tzinfo else time.replace(tzinfo=UTC)
+        await plane.attest_incarnations_gone(gateway_id, incarnations, attested_by)
