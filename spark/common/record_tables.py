@@ -238,8 +238,8 @@ def told_parts(table: Table) -> set[str]:
 
 
 def _read(tables: RecordTables, table: Table, part: Part) -> pa.Table | None:
-    """The rows of a part with the table's columns, null where an older version did not tell one.
-    ``None``: another run has just told it, or a newer version must."""
+    """The rows of a part with the table's columns, null where the part lacks one. ``None``: another
+    run has just told it, or it has columns that the table lacks: who knows them must tell it."""
     settings = tables.settings
     key = pending_root(settings) + part.key
     try:

@@ -206,10 +206,6 @@ class RowReader(Reader):
 class FoldReader(Reader):
     """Folds records, from a snapshot on where there is one."""
 
-    # Of the class, for one that a driver of an older version has made.
-    _logs: frozenset[Key] | None = None
-    _told: Accumulator[frozenset[FoldOfPlace]] | None = None
-
     def __init__(
         self,
         records: RecordReader,

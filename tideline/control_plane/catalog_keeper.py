@@ -1,9 +1,8 @@
 """Tells the catalog what Postgres has and the bucket lacks.
 
-Three leave something out: a version from before there was a catalog, a process that was killed
-between Postgres' answer and the word that it counts, and a history that begins anew, whose records
-are its own. So the worker compares now and then. What it adds lacks what Postgres does not keep:
-the seeds of a boundary.
+Two leave something out: a process that was killed between Postgres' answer and the word that it
+counts, and a history that begins anew, whose records are its own. So the worker compares now and
+then. What it adds lacks what Postgres does not keep: the seeds of a boundary.
 """
 
 from __future__ import annotations

@@ -318,8 +318,8 @@ def translate(error: Exception) -> TidelineError:
             return OtherSchema(
                 f"Postgres has another version of the schema than tideline {__version__}, which "
                 f"runs here, expects: {str(error).splitlines()[0]} ({state}). Start the version "
-                "of this program that belongs to the schema; docs/operating.md, A new version, has "
-                "the order of an upgrade"
+                "of this program that belongs to the schema; docs/install.md, Upgrading, has the "
+                "order"
             )
         return ControlPlaneFailure(f"Postgres: {str(error).strip()} ({state or 'no SQLSTATE'})")
     if isinstance(error, TimeoutError):

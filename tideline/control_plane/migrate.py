@@ -280,7 +280,7 @@ def _refuse_encoding(connection: psycopg.Connection) -> None:
 
 
 def _refuse_newer(connection: psycopg.Connection, known: set[str]) -> None:
-    """Functions of an older version must not come upon tables of a newer one."""
+    """Functions must not come upon tables that this version does not know."""
     if newer := sorted(_applied(connection) - known):
         raise RefusedError(
             f"the database has migration {newer[-1]}, which this version of tideline does not "

@@ -281,7 +281,7 @@ def _history_of_catalog(entries: Collection[Entry], current: UUID | None) -> UUI
 
 
 def _add_seeds(catalog: Catalog, entries: Collection[Entry]) -> None:
-    """A history that was begun anew has noted down B0 without its seeds; an older one has them."""
+    """A history begun anew has noted down B0 without its seeds; the one before it has them."""
     seeded = {
         (log_of(entry.record), entry.record.boundary): entry.record.seeds
         for entry in entries

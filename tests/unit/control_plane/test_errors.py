@@ -60,10 +60,10 @@ def test_what_does_not_pass_is_a_failure(state: str) -> None:
 
 
 def test_a_function_of_another_version_names_both_and_the_way_out() -> None:
-    """An older worker after an upgrade of the schema: the waiting reason says what to do."""
+    """A worker beside a schema that was upgraded: the waiting reason says what to do."""
     missing = "function tideline.begin_migration(unknown, uuid) does not exist\nLINE 1: SELECT"
     typed = translate(errors.lookup("42883")(missing))
     assert isinstance(typed, OtherSchema)
-    for part in (f"tideline {__version__}", "begin_migration", "docs/operating.md"):
+    for part in (f"tideline {__version__}", "begin_migration", "docs/install.md"):
         assert part in str(typed)
     assert "LINE 1" not in str(typed)

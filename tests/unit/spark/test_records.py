@@ -260,12 +260,12 @@ def whole_rows(*keys: str) -> pa.Table:
     return pa.Table.from_arrays([*of_run.columns, *own.columns], schema=columns(DELETED))
 
 
-def test_what_an_older_version_did_not_tell_is_null_and_a_newer_one_must_tell_its_own(
+def test_what_a_part_lacks_is_null_and_who_knows_another_column_must_tell_it(
     settings: JobsSettings, shelf: Shelf, tables: RecordTables
 ) -> None:
     put_part(settings, shelf, whole_rows("x").drop_columns(["reason"]))
-    newer = whole_rows("y").append_column("region", pa.array(["north"]))
-    put_part(settings, shelf, newer)
+    unknown = whole_rows("y").append_column("region", pa.array(["north"]))
+    put_part(settings, shelf, unknown)
     assert tell_now(settings, shelf) == 1
     (row,) = told(tables)
     assert (row["object_key"], row["reason"]) == ("x", None)
