@@ -254,8 +254,7 @@ CREATE TABLE wal_files (
     -- A WAL object ends with the outcomes of earlier commits of its stream, so that the bucket tells
     -- what Postgres does (decision 22). Who carries the outcomes of a file stays as long as that file
     -- is read.
-    -- Place in the commit stream of its incarnation; null: it has no batches, or was written before
-    -- objects said what they hold.
+    -- Place in the commit stream of its incarnation; null: it has no batches.
     stream_sequence bigint,
     -- Places, from 0, of the batches that are in the object and were not committed with it.
     withdrawn integer[],

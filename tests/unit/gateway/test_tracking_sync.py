@@ -134,7 +134,7 @@ async def test_news_of_a_row_that_only_a_newer_version_knows_costs_no_other_its_
 async def test_a_row_that_this_version_does_not_understand_ends_the_process_with_the_reason(
     bench: Bench, plane: GatewayPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The tasks of a gateway used to end by it one after the other, unsaid, until its restart."""
+    """Else the tasks of a gateway end by it one after the other, unsaid, until its restart."""
 
     async def unknown(*_: object) -> list[object]:
         raise ValueError("'PAUSED' is not a valid MigrationState")
