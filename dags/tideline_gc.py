@@ -8,7 +8,7 @@ from airflow.timetables.trigger import CronTriggerTimetable
 from tideline.airflow import job_tasks, wiring
 
 DOC = """
-Deletes WAL objects without a live batch, split files that are merged, and objects of deleted
+Deletes WAL objects without a live batch, and merged segments that have expired or are of deleted
 topics, each after `TIDELINE_GC_GRACE_MS`; orphans and what nobody finished only days after a run
 has reported them (`TIDELINE_GC_ORPHAN_GRACE_MS`). The brokers' own segments are never touched. What
 each run deleted is listed in the bucket under `gc-reports/`.

@@ -1,1 +1,1 @@
-"""WAL objects become split files, split files become tiered segments."""
+"""Runs of WAL objects are recorded, and become tiered segments."""

@@ -187,7 +187,7 @@ async def world(postgres_scene: PostgresScene, database: Database) -> Any:
     scene.sql("INSERT INTO reported_deletions VALUES (%s, %s)", aborted.topic_id, OTHER)
     names = [CLASSIC, hybrid_name, born_name, migrating_name, aborted_name, "unborn"]
     ids = [CLASSIC_ID, hybrid.topic_id, born.topic_id, migrating.topic_id, aborted.topic_id]
-    key = [theirs, committed, mine, "split/a", "wal/new"]
+    key = [theirs, committed, mine, "runs/a", "wal/new"]
     number = [0, 1, 2, -1, 10, 13, 2**31 - 1]
     pools: dict[str, list[Any]] = {
         "p_name": names,
@@ -444,7 +444,7 @@ def test_a_batch_without_a_record_does_not_set_the_end_back(world: World, counts
     assert refusal(world, GATEWAY, f"SELECT {call}") == "TL018"
 
 
-@pytest.mark.parametrize("key", ["split/a", "meta/topic.json", "tideline-owner.json", "wal/a/b"])
+@pytest.mark.parametrize("key", ["runs/a", "meta/topic.json", "tideline-owner.json", "wal/a/b"])
 def test_a_gateway_registers_no_key_of_what_others_wrote(world: World, key: str) -> None:
     """Committed without a batch it would be collected, and the object under it deleted."""
     ((incarnation,),) = world.connection.execute(

@@ -46,9 +46,9 @@ class GarbageCalls:
         return self._connection.call(Function("forget_dead_files", value(int)), list(keys))
 
     def mark_dead_objects(self, grace_ms: int, limit: int = STEP_ROWS) -> None:
-        """Mark what is dead now: split files that were merged, have expired or were never finished;
-        segments that were abandoned, whose claim lapsed ``grace_ms`` ago, that lie wholly below the
-        suffix's start, or of deleted topics. Nothing marked is read or finished any more."""
+        """Mark what is dead now: segments that were abandoned, whose claim lapsed ``grace_ms`` ago,
+        that lie wholly below the suffix's start, or of deleted topics; nothing marked is read or
+        finished any more. Forget recorded runs that have expired, or are of deleted topics."""
         self._connection.call(Function("mark_dead_objects", nothing), grace_ms, limit)
 
     def unseen_segments(self, grace_ms: int, limit: int) -> list[UnseenSegment]:
@@ -64,9 +64,9 @@ class GarbageCalls:
     def claim_dead_objects(
         self, grace_ms: int, limit: int = STEP_ROWS, *, orphan_grace_ms: int | None = None
     ) -> list[DeadObject]:
-        """Objects to delete, oldest first: split files and segments that were marked ``grace_ms``
-        ago, or ``orphan_grace_ms`` ago (``None``: the same) if nobody ever finished them. Marks
-        what is dead now. Keys come again until they are forgotten.
+        """Objects to delete, oldest first: of segments that were marked ``grace_ms`` ago, or
+        ``orphan_grace_ms`` ago (``None``: the same) if nobody ever finished them. Marks what is
+        dead now. Keys come again until they are forgotten.
         """
         function = Function("claim_dead_objects", rows(DeadObject))
         return self._connection.call(

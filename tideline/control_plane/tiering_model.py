@@ -172,8 +172,7 @@ class ClaimedFile:
 
 @dataclass(frozen=True, slots=True)
 class SplitRun:
-    """A contiguous run of offsets of one partition in one WAL file (002 §10.4): what a split file
-    would hold, where it lies."""
+    """A contiguous run of offsets of one partition in one WAL file (002 §10.4)."""
 
     file_id: int
     log_id: int

@@ -68,5 +68,5 @@ class DemoContext:
         self.ledger = Ledger()
 
     def diskless_objects(self, prefix: str = "") -> list[ObjectEntry]:
-        """WAL objects and split files."""
+        """Those of the diskless bucket."""
         return list(self.store.list_objects(self.s3.s3_bucket, prefix))

@@ -29,7 +29,7 @@ class S3Endpoint:
     access_key: str
     secret_key: str = field(repr=False)
     bucket: str
-    """WAL objects, split files, reports."""
+    """WAL objects, the catalog, reports."""
     tiered_bucket: str
     """The brokers' segments, and merged ones."""
     tiered_prefix: str

@@ -367,7 +367,7 @@ COUNTERS = {
         "inkless_tiering_batches_merged",
         "Batches merged into segments: rows that left Postgres",
     ),
-    Total.SEGMENTS_CREATED: ("inkless_tiering_segments_created", "Segments made of split files"),
+    Total.SEGMENTS_CREATED: ("inkless_tiering_segments_created", "Segments made of recorded runs"),
     Total.FAILURES: ("inkless_tiering_failures", "Failed attempts of split and merge"),
 }
 LATENCIES = {

@@ -406,7 +406,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
         AND c.expires_at IS NOT NULL
 $$;
 
--- Deletes the rows of the range and says what they were, and the rows of the same split files that
+-- Deletes the rows of the range and says what they were, and the rows of the same runs that
 -- have expired before it: prune_batches may not have been there yet, and such a row would keep its
 -- file for as long as retention does not reach the file's end. The log is not locked yet: nobody
 -- but a holder of the merge token and prune_batches removes rows, and commits only add later ones.

@@ -38,7 +38,7 @@ def read(bucket: Bucket, prefix: str = "", parallel: int = 4) -> Streams:
 
 def test_every_object_under_the_prefix_is_read_once_and_no_other() -> None:
     objects = {f"house/wal/{n:03}": wal_object(n) for n in range(100)}
-    bucket = Bucket({**objects, "wal/other": wal_object(1), "house/split/a": b"split"})
+    bucket = Bucket({**objects, "wal/other": wal_object(1), "house/runs/a": b"result"})
     streams = read(bucket, "house/")
     assert (streams.objects, streams.batches) == (100, 100)
     assert sorted(key for key, _ in bucket.asked) == sorted(objects)
