@@ -8,21 +8,25 @@ share one copy, and what is compiled of it, one after the other.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import cache_from_source
 from pathlib import Path
+from select import select
+from subprocess import PIPE, Popen
 from xml.etree import ElementTree
 
 import pytest
 
 from tests.nightly.mutations.table import ROOT, Mutation, mutations
-from tests.support.waiting import ran
+from tests.support.waiting import until
 from tideline.installation import native_library
 
 TREE = (
@@ -31,6 +35,7 @@ TREE = (
 )  # fmt: skip
 LEFT_OUT = shutil.ignore_patterns("target", "*.pyc.*")
 """What Maven builds, and what another process is about to compile."""
+FORKS = Path(__file__).with_name("forks.py")
 ENDS_AFTER_S = 240
 """By the clock. Before whoever waits for it gives up: it takes down what it has started."""
 FOUND_WITHIN_S = 300.0
@@ -75,6 +80,7 @@ class Copy:
 
     def __init__(self, directory: Path) -> None:
         self.root, self._directory = directory / "tree", directory
+        self._forks: Popen[str] | None = None
         self.root.mkdir()
         for name in TREE:
             if (ROOT / name).is_dir():
@@ -96,19 +102,45 @@ class Copy:
             _write(file, original)
 
     def run(self, *tests: str, seconds: float = FOUND_WITHIN_S) -> Outcome:
-        report = self._directory / "report.xml"
-        command = [
-            sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider",
+        report, said = self._directory / "report.xml", self._directory / "said"
+        report.unlink(missing_ok=True)
+        arguments = [
+            "-x", "-q", "-p", "no:cacheprovider",
             f"--timeout={ENDS_AFTER_S}", f"--basetemp={self._directory / 'given'}",
             f"--junitxml={report}", *tests,
         ]  # fmt: skip
         kept = {name: was for name, was in os.environ.items() if not name.startswith("PYTEST_")}
-        environment = {**kept, "PYTHONPATH": str(self.root)}
-        report.unlink(missing_ok=True)
-        ended = ran(command, seconds, cwd=self.root, env=environment, text=True)
+        run = {
+            "root": str(self.root),
+            "arguments": arguments,
+            "environment": {**kept, "PYTHONPATH": str(self.root)},
+            "said": str(said),
+        }
+        code = self._forked(json.dumps(run), seconds)
         found = ElementTree.parse(report).iter("failure") if report.exists() else ()
         failures = tuple(failure.get("message", "") for failure in found)
-        return Outcome(ended.returncode, failures, f"{ended.stdout}\n{ended.stderr}")
+        return Outcome(code, failures, said.read_text())
+
+    def _forked(self, run: str, seconds: float) -> int:
+        if self._forks is None:
+            command = [sys.executable, str(FORKS)]
+            self._forks = Popen(command, stdin=PIPE, stdout=PIPE, text=True, start_new_session=True)
+        assert self._forks.stdin is not None
+        assert self._forks.stdout is not None
+        print(run, file=self._forks.stdin, flush=True)
+        answer = [self._forks.stdout]
+        try:
+            until("pytest to end", lambda: bool(select(answer, [], [], 0)[0]), seconds)
+            return int(answer[0].readline())
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        if self._forks is not None:
+            os.killpg(self._forks.pid, signal.SIGKILL)
+            self._forks.communicate()
+            self._forks = None
 
 
 def _write(file: Path, text: str) -> None:
@@ -120,7 +152,9 @@ def _write(file: Path, text: str) -> None:
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Copy]:
     directory = tmp_path_factory.mktemp("mutations")
-    yield Copy(directory)
+    made = Copy(directory)
+    yield made
+    made.close()
     shutil.rmtree(directory)  # pytest keeps those of three runs
 
 
