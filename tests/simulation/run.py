@@ -95,7 +95,6 @@ class Result:
     events: list[str]
     crossed: bool
     virtual_s: float
-    digest: str = field(default="", repr=False)
     family: Family | None = field(default=None, repr=False)
     without: frozenset[str] = frozenset()
     ends_at: float | None = None
@@ -103,6 +102,11 @@ class Result:
     """Faults whose milestone did not come while the load lasted."""
     reached: dict[str, int] = field(default_factory=dict, repr=False)
     """How often the run came to what is named in :mod:`tests.simulation.coverage`."""
+
+    @property
+    def digest(self) -> str:
+        """Of all that clients did and were told: of two runs of a seed it is the same."""
+        return hashlib.sha256(repr(self.operations).encode()).hexdigest()
 
     def text(self) -> str:
         """The schedule, what happened, and what was broken, for a person."""
@@ -539,7 +543,6 @@ def simulate(
             list(world.history.events),
             world.driver.crossed,
             loop.time(),
-            hashlib.sha256(repr(operations).encode()).hexdigest(),
             family,
             without,
             ends_at,
