@@ -95,12 +95,10 @@ def current() -> Process:
 class Callback:
     """In the place of :class:`asyncio.Handle`, with what a run needs of one."""
 
-    __slots__ = ("_args", "_callback", "context", "is_cancelled", "loop")
+    __slots__ = ("args", "callback", "context", "is_cancelled")
 
-    def __init__(
-        self, loop: VirtualLoop, callback: Callable[..., Any], args: Any, context: Context | None
-    ) -> None:
-        self.loop, self._callback, self._args = loop, callback, args
+    def __init__(self, callback: Callable[..., Any], args: Any, context: Context | None) -> None:
+        self.callback, self.args = callback, args
         self.context = copy_context() if context is None else context
         self.is_cancelled = False
 
@@ -109,16 +107,6 @@ class Callback:
 
     def cancelled(self) -> bool:
         return self.is_cancelled
-
-    def run(self) -> None:
-        try:
-            self.context.run(self._callback, *self._args)
-        except (SystemExit, KeyboardInterrupt):
-            raise
-        except BaseException as error:
-            self.loop.call_exception_handler(
-                {"message": f"Exception in callback {self._callback}", "exception": error}
-            )
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
@@ -145,14 +133,14 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> Callback:
-        made = Callback(self, callback, args, context)
+        made = Callback(callback, args, context)
         self._soon.append(made)
         return made
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> Callback:
-        made = Callback(self, callback, args, context)
+        made = Callback(callback, args, context)
         heapq.heappush(self._later, (when, next(self._order), made))
         return made
 
@@ -168,34 +156,46 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._soon.extend(held)
 
     def _run_once(self) -> None:
+        """Pass after pass, until the loop is stopped."""
         soon, later = self._soon, self._later
-        while later and later[0][2].is_cancelled:
-            heapq.heappop(later)
-        if not soon:
-            if not later:
-                raise NothingLeft
-            self._now = max(self._now, later[0][0])
-        now = self._now
-        while later and later[0][0] <= now:
-            due = heapq.heappop(later)[2]
-            if not due.is_cancelled:
-                soon.append(due)
-        watched, stirred = self._watched, False
-        for _ in range(len(soon)):
-            due = soon.popleft()
-            if due.is_cancelled:
-                continue
-            process = due.context.get(_process)
-            if watched is not None and process is watched[0]:
-                stirred = True
-            if process is None or (process.alive and not process.frozen):
-                due.run()
-            elif process.alive:
-                process.held.append(due)
-            else:
-                self._abandoned.append(due)
-        if stirred and watched is not None:
-            watched[1]()
+        while not self._stopping:
+            while later and later[0][2].is_cancelled:
+                heapq.heappop(later)
+            if not soon:
+                if not later:
+                    raise NothingLeft
+                self._now = max(self._now, later[0][0])
+            now = self._now
+            while later and later[0][0] <= now:
+                due = heapq.heappop(later)[2]
+                if not due.is_cancelled:
+                    soon.append(due)
+            watched, stirred = self._watched, False
+            for _ in range(len(soon)):
+                due = soon.popleft()
+                if due.is_cancelled:
+                    continue
+                context = due.context
+                process = context.get(_process)
+                if watched is not None and process is watched[0]:
+                    stirred = True
+                if process is None or (process.alive and not process.frozen):
+                    try:
+                        context.run(due.callback, *due.args)
+                    except (SystemExit, KeyboardInterrupt):
+                        raise
+                    except BaseException as error:
+                        self._tell(due, error)
+                elif process.alive:
+                    process.held.append(due)
+                else:
+                    self._abandoned.append(due)
+            if stirred and watched is not None:
+                watched[1]()
+
+    def _tell(self, failed: Callback, error: BaseException) -> None:
+        text = f"Exception in callback {failed.callback}"
+        self.call_exception_handler({"message": text, "exception": error})
 
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> asyncio.Future[Any]:
         done: asyncio.Future[Any] = self.create_future()
