@@ -20,7 +20,6 @@ import asyncio
 import itertools
 import random
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import Enum
@@ -364,9 +363,9 @@ class Producer(Client):
             until = self._retry_at
         elif self._has_room and self._next_at > now:
             until = min(until, self._next_at)
-        with suppress(TimeoutError):
-            async with asyncio.timeout_at(until):
-                await self._wake.wait()
+        alarm = self.loop.call_at(until, self._wake.set)
+        await self._wake.wait()
+        alarm.cancel()
         self._wake.clear()
 
     def _send_new(self) -> None:
