@@ -10,6 +10,7 @@ import asyncio
 from bisect import bisect_right
 from collections.abc import Callable
 from datetime import timedelta
+from functools import cache
 from operator import attrgetter
 from typing import Any, cast
 from uuid import UUID
@@ -49,6 +50,8 @@ FIRST_OF_4_0 = 22
 DEBUG_CONSUMER = -2
 MAX_FRAME = 1 << 26
 PORT = 9092
+CORRELATION = slice(4, 8)
+"""Of a request, whose answer begins with it."""
 
 
 def host_of(node: int) -> str:
@@ -80,14 +83,15 @@ class BrokerConnection(FrameProtocol):
             frame = await self._arrived.get()
             header = parse_header(frame)
             if header.api_key == ApiKey.API_VERSIONS:
-                answer: Any = _versions(header.api_version, _offered(self._broker))
-            elif header.api_key == ApiKey.FETCH and header.client_id in self._broker.throttled:
+                offered = _offered(header.api_version, self._broker.kafka.has_admins)
+                self.send_frame(frame[CORRELATION] + offered)
+                continue
+            if header.api_key == ApiKey.FETCH and header.client_id in self._broker.throttled:
                 await self._throttle(header)
                 continue
-            else:
-                request = decode_request(frame, header)
-                api = messages(header.api_key, header.api_version)
-                answer = await ANSWERS[header.api_key](self._broker, request, api)
+            request = decode_request(frame, header)
+            api = messages(header.api_key, header.api_version)
+            answer: Any = await ANSWERS[header.api_key](self._broker, request, api)
             if answer is not None:
                 self.send_frame(encode_response(answer, header.correlation_id))
 
@@ -108,8 +112,11 @@ class BrokerConnection(FrameProtocol):
         await asyncio.sleep(throttled_s)
 
 
-def _offered(broker: Broker) -> dict[int, tuple[int, int]]:
-    return OFFERED | admin_wire.OFFERED if broker.kafka.has_admins else OFFERED
+@cache
+def _offered(version: int, has_admins: bool) -> bytes:
+    """What each connection asks first, without the correlation id."""
+    offered = OFFERED | admin_wire.OFFERED if has_admins else OFFERED
+    return encode_response(_versions(version, offered), 0)[4:]
 
 
 def _versions(version: int, offered: dict[int, tuple[int, int]]) -> Any:
