@@ -10,6 +10,7 @@ the bucket is held against what clients were told, too, byte by byte.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import islice
 
 from tests.history.operations import Operation, Outcome, Partition, Produce, Truncated
 from tests.history.violations import Kind, Violation
@@ -19,7 +20,7 @@ from tideline.control_plane.memory.suffix import Suffix
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.producer_state import KnownProducers, entries_from_seeds
 from tideline.domain.rebuild import Rebuilt, rebuild
-from tideline.domain.wal_footer import Footer, FooterBatch, decode_tail
+from tideline.domain.wal_footer import FooterBatch, decode_tail
 from tideline.domain.wal_streams import Streams
 
 Place = tuple[int, str]
@@ -32,17 +33,16 @@ class BucketJudge:
     def __init__(self, objects: Mapping[str, bytes], plane: MemoryControlPlane) -> None:
         """``objects``: of the WAL, all that were ever put. Nothing has collected any."""
         self._objects, self._plane = objects, plane
-        self._footers: dict[str, Footer] = {}
+        self._streams = Streams()
+        self._folded: tuple[object, Rebuilt] | None = None
+        """The last fold, and what it was made of."""
 
     def _fold(
         self,
     ) -> tuple[Rebuilt, dict[TopicIdPartition, Suffix], dict[TopicIdPartition, set[Place]]]:
         """What the bucket tells now, and the suffixes that Postgres knows, and their batches."""
-        streams = Streams()
-        for key, body in self._objects.items():
-            if key not in self._footers:
-                self._footers[key] = decode_tail(body, len(body))
-            streams.add(key, len(body), self._footers[key])
+        for key, body in islice(self._objects.items(), self._streams.objects, None):
+            self._streams.add(key, len(body), decode_tail(body, len(body)))
         suffixes = {
             partition.log: partition.suffix
             for partition in self._plane.topics.partitions()
@@ -53,12 +53,19 @@ class BucketJudge:
             for log, suffix in suffixes.items()
         }
         starts = {log: min(places)[0] for log, places in known.items() if places}
-        producers = {
-            partition.log: KnownProducers(entries_from_seeds(partition.seeds or (), -1), True)
+        begun = {
+            partition.log: partition.seeds or ()
             for partition in self._plane.topics.partitions()
             if partition.suffix and starts.get(partition.log) == partition.suffix.boundary
         }
-        return rebuild(streams, starts, producers), suffixes, known
+        made_of = self._streams.objects, starts, begun
+        if self._folded is None or self._folded[0] != made_of:
+            producers = {
+                log: KnownProducers(entries_from_seeds(seeds, -1), True)
+                for log, seeds in begun.items()
+            }
+            self._folded = made_of, rebuild(self._streams, starts, producers)
+        return self._folded[1], suffixes, known
 
     def told(self, operations: Iterable[Operation]) -> list[Violation]:
         """What is wrong for clients: every record that was acknowledged in a suffix lies at its
@@ -99,7 +106,7 @@ class BucketJudge:
     def judge(self) -> list[Violation]:
         """As if Postgres and all gateways were lost in this moment."""
         found, suffixes, known = self._fold()
-        said = [f"contradiction: {text}" for text in found.contradictions]
+        said = [f"contradiction: {text}" for text in dict.fromkeys(found.contradictions)]
         read = {key for places in known.values() for _, key in places}
         said += [f"{key} is read, and is called never committed" for key in found.never_committed
                  if key in read]  # fmt: skip
