@@ -144,16 +144,19 @@ def by_time(log: Log, told: Teller, bounds: Bounds) -> None:
             continue
         until = asked.offset if asked.offset is not None else _end_told_before(log, asked)
         for offset, (at, timestamp, operation) in lies.items():
+            is_late = timestamp >= asked.timestamp
+            passed_over = is_late and offset < until and at < asked.invoked
+            if not passed_over and (is_late or offset != asked.offset):
+                continue
             gone = log.may_be_gone(offset, asked.answered)
             if gone or log.cut_between(offset, -inf, inf):
                 continue
-            if offset < until and at < asked.invoked and timestamp >= asked.timestamp:
+            if passed_over:
                 text = f"{offset}, of {timestamp}, is passed over from {asked.timestamp} on"
                 told(Kind.LOST, text, operation, asked)
                 break
-            if offset == asked.offset and timestamp < asked.timestamp:
-                text = f"{offset}, of {timestamp}, was told as not before {asked.timestamp}"
-                told(Kind.BACK, text, operation, asked)
+            text = f"{offset}, of {timestamp}, was told as not before {asked.timestamp}"
+            told(Kind.BACK, text, operation, asked)
 
 
 def _end_told_before(log: Log, asked: ListOffsets) -> int:

@@ -50,6 +50,8 @@ class Log:
 
 def away_for(log: Log, request: Request, since: float, until: float) -> float:
     """How long between two times the client of ``request`` reached nobody, in s."""
+    if not log.away:
+        return 0.0
     client = request.producer if isinstance(request, Produce) else getattr(request, "reader", "")
     name = re.split("[.@]", client)[0]
     spans = [(max(a.since, since), min(a.until, until)) for a in log.away if a.client == name]
