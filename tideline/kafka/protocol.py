@@ -101,6 +101,7 @@ def response_class(api_key: int, version: int) -> type[ResponsePayload] | None:
         return None
 
 
+@cache
 def decodable_versions(api_key: int) -> range:
     """The versions of an API that can be decoded; empty for an API that is not known."""
     name = api_key_map.get(api_key)
@@ -164,19 +165,14 @@ def response_has_tags(frame: bytes, api_key: int, version: int) -> bool:
 def encode_request(
     message: RequestPayload, correlation_id: int, client_id: str | None = None
 ) -> bytes:
-    schema: Any = type(message).__header_schema__
-    header = schema(
-        request_api_key=message.__api_key__,
-        request_api_version=message.__version__,
-        correlation_id=correlation_id,
-        client_id=client_id,
-    )
-    return _write(header, message)
+    client = b"" if client_id is None else client_id.encode()
+    length = -1 if client_id is None else len(client)
+    head = _HEAD.pack(message.__api_key__, message.__version__, correlation_id)
+    return _write(head + _CLIENT_ID.pack(length) + client, message)
 
 
 def encode_response(message: ResponsePayload, correlation_id: int) -> bytes:
-    schema: Any = type(message).__header_schema__
-    return _write(schema(correlation_id=correlation_id), message)
+    return _write(correlation_id.to_bytes(4, "big", signed=True), message)
 
 
 class _Parts(list[bytes]):
@@ -306,10 +302,10 @@ def _after_client_id(frame: bytes) -> int:
     return _HEAD.size + 2 + max(int(length), 0)
 
 
-def _write(*messages: Entity) -> bytes:
-    parts = _Parts()
-    for message in messages:
-        entity_writer(type(message))(cast(Any, parts), message)
+def _write(header: bytes, message: RequestPayload | ResponsePayload) -> bytes:
+    """``header``: without tagged fields, of which a flexible one has none."""
+    parts = _Parts((header, b"\0") if message.__header_schema__.__flexible__ else (header,))
+    entity_writer(type(message))(cast(Any, parts), message)
     return b"".join(parts)
 
 
