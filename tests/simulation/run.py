@@ -18,7 +18,8 @@ from unittest.mock import patch
 from uuid import UUID
 
 import structlog
-from prometheus_client import Gauge
+from kio.serial import _serialize, writers
+from prometheus_client import Counter, Gauge, Histogram
 
 from tests.history.checker import judge
 from tests.history.operations import Operation, Partition, Produce, Truncated, Which
@@ -490,8 +491,27 @@ class Family:
 MIGRATION = Family("migration", schedule, World)
 
 
-def _unread(gauge: Gauge, function: Callable[[], float]) -> None:
-    """Nobody reads a run's metrics, and the gauge would keep the run for as long as it lives."""
+def _unread(metric: object, *_: object) -> None:
+    """Nobody reads a run's metrics, and a gauge with a function would keep the run for as long as
+    it lives."""
+
+
+INSTEAD: tuple[tuple[Any, str, Any], ...] = (
+    (listener, "_bound", BoundSocket),
+    (listener, "Acceptor", NetworkAcceptor),
+    (Counter, "inc", _unread),
+    (Gauge, "inc", _unread),
+    (Gauge, "dec", _unread),
+    (Gauge, "set", _unread),
+    (Gauge, "set_function", _unread),
+    (Histogram, "observe", _unread),
+    (_serialize, "uvarint", int),
+    (writers, "uvarint", int),
+    (writers, "i16", int),
+    (writers, "i32", int),
+)
+"""What a run has in the place of the machine's sockets, of metrics, and of kio's own look at each
+number before it is packed, which looks again."""
 
 
 @uncollected()
@@ -516,9 +536,8 @@ def simulate(
         unplanned = Unplanned(loop)
         structlog.configure(processors=[unplanned.processor], cache_logger_on_first_use=False)
         stack.enter_context(deterministic(loop, seed))
-        stack.enter_context(patch.object(listener, "_bound", BoundSocket))
-        stack.enter_context(patch.object(listener, "Acceptor", NetworkAcceptor))
-        stack.enter_context(patch.object(Gauge, "set_function", _unread))
+        for owner, name, instead in INSTEAD:
+            stack.enter_context(patch.object(owner, name, instead))
         if planted is not None:
             stack.enter_context(planted)
         stack.enter_context(family.around())
