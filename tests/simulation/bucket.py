@@ -10,6 +10,7 @@ the bucket is held against what clients were told, too, byte by byte.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from itertools import islice
 
 from tests.history.operations import Operation, Outcome, Partition, Produce, Truncated
@@ -20,11 +21,17 @@ from tideline.control_plane.memory.suffix import Suffix
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.producer_state import KnownProducers, entries_from_seeds
 from tideline.domain.rebuild import Rebuilt, rebuild
-from tideline.domain.wal_footer import FooterBatch, decode_tail
+from tideline.domain.wal_footer import Footer, FooterBatch, decode_tail
 from tideline.domain.wal_streams import Streams
 
 Place = tuple[int, str]
 """Base offset and object key."""
+
+
+@lru_cache(maxsize=64)
+def footer_of(body: bytes) -> Footer:
+    """Of an object; whoever looks at its batches when it is put has read it already."""
+    return decode_tail(body, len(body))
 
 
 class BucketJudge:
@@ -42,7 +49,7 @@ class BucketJudge:
     ) -> tuple[Rebuilt, dict[TopicIdPartition, Suffix], dict[TopicIdPartition, set[Place]]]:
         """What the bucket tells now, and the suffixes that Postgres knows, and their batches."""
         for key, body in islice(self._objects.items(), self._streams.objects, None):
-            self._streams.add(key, len(body), decode_tail(body, len(body)))
+            self._streams.add(key, len(body), footer_of(body))
         suffixes = {
             partition.log: partition.suffix
             for partition in self._plane.topics.partitions()

@@ -8,11 +8,13 @@ import shutil
 from collections.abc import Callable, Iterable
 from copy import deepcopy
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 from uuid import UUID
 
 from tests.simulation.broker_wire import PORT, host_of
+from tests.simulation.bucket import footer_of
 from tests.simulation.clients import History, timestamp_ms
 from tests.simulation.coverage import Coverage
 from tests.simulation.loop import Process
@@ -26,7 +28,6 @@ from tideline.control_plane.model import BoundaryToPersist
 from tideline.domain.authorization import Verdict
 from tideline.domain.history import HistoryWatch
 from tideline.domain.ids import TopicIdPartition
-from tideline.domain.wal_footer import decode_tail
 from tideline.domain.wal_tail import log_of
 from tideline.gateway.assembly import Parts, build_parts, build_rules
 from tideline.gateway.context import ConnectionRegistry, RequestContext
@@ -42,6 +43,8 @@ from tideline.kafka.client import KafkaCluster
 
 LEASE_MS = "2000"
 START_AGAIN_S = 0.3
+_settings = lru_cache(maxsize=64)(gateway_settings)
+"""Most runs have the same ones, and to check them takes a hundredth of a run."""
 
 
 class AllAllowed(TopicRights):
@@ -156,7 +159,7 @@ class Surroundings:
             and (partition := self.plane.topics.partition(log_of(batch))) is not None
             and partition.suffix is not None
             and batch.producer_id not in partition.suffix.producers
-            for batch in decode_tail(body, len(body)).batches
+            for batch in footer_of(body).batches
         )
 
 
@@ -235,9 +238,8 @@ class Gateway:
 
     async def _serve(self) -> None:
         broker = f"{host_of(self.number)}:{PORT}"
-        settings = gateway_settings(
+        settings = _settings(
             broker,
-            self.home,
             gateway_id=str(self.number),
             gateway_broker_id=str(self.number),
             gateway_listen=f"{self.name}:{PORT}",
@@ -247,7 +249,7 @@ class Gateway:
             gateway_stand_in=self._stand_in() if self._world.stands_in else "",
             gateway_transport="python",  # its sockets can be those of the world
             **self._world.settings,
-        ).model_copy(update=self._world.tight)
+        ).model_copy(update={**self._world.tight, "gateway_state_dir": self.home})
         directory = StateDirectory.hold(self.home, self.number, patience_s=0)
         self.process.on_kill.append(directory.release)
         with watching() as watch:
