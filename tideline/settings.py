@@ -467,7 +467,16 @@ class GatewaySettings(
         "in each rack; the same for all gateways; diskless.managed.rf.enabled",
     )
     suffix_poll_ms: int = Field(
-        50, ge=5, description="polling of high watermarks, in ms; 40,000 in a second at most"
+        50,
+        ge=5,
+        description="polling of high watermarks of logs that move, in ms; 40,000 in a second at "
+        "most",
+    )
+    suffix_quiet_poll_ms: int = Field(
+        5_000,
+        ge=5,
+        description="the same while nothing moves, in ms: how late a commit elsewhere is found "
+        "whose notification is lost",
     )
 
     @field_validator(

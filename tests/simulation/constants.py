@@ -46,6 +46,7 @@ SETTINGS: tuple[tuple[str, int, int], ...] = (
     ("wal_parallel_uploads", 1, 16),
     ("produce_timeout_ms", 3_000, 9_000),
     ("suffix_poll_ms", 5, 500),
+    ("suffix_quiet_poll_ms", 5, 30_000),
 )
 """Of the gateways."""
 PRODUCE_TIMEOUT_MS = "4300"

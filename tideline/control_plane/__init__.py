@@ -3,9 +3,17 @@
 from tideline.control_plane.connecting import connect
 from tideline.control_plane.plane import (
     ACKS_CHANNEL,
+    COMMITS_CHANNEL,
     CONTROL_CHANNEL,
     REQUESTS_CHANNEL,
     ControlPlane,
 )
 
-__all__ = ["ACKS_CHANNEL", "CONTROL_CHANNEL", "REQUESTS_CHANNEL", "ControlPlane", "connect"]
+__all__ = [
+    "ACKS_CHANNEL",
+    "COMMITS_CHANNEL",
+    "CONTROL_CHANNEL",
+    "REQUESTS_CHANNEL",
+    "ControlPlane",
+    "connect",
+]

@@ -139,6 +139,7 @@ NO_FACT: Mapping[str, str] = MappingProxyType(
         "find_batches": _READS,
         "list_offsets": _READS,
         "high_watermarks": _READS,
+        "tell_of_commits": _READS,
         "check_synchronous_commit": _READS,
         "connection_room": _READS,
         "listen": _READS,

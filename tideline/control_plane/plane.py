@@ -73,6 +73,8 @@ ACKS_CHANNEL = "tideline_acks"
 """``tracking:<name>`` or ``quiesce:<topic_id>:<partition>:<generation>``."""
 REQUESTS_CHANNEL = "tideline_requests"
 """Name of a topic whose migration was requested."""
+COMMITS_CHANNEL = "tideline_commits"
+"""Nothing more: a log that was quiet has had a commit."""
 
 
 class ControlPlane(Protocol):
@@ -782,6 +784,12 @@ class ControlPlane(Protocol):
     async def advance_prefix_start(self, log: TopicIdPartition, log_start: int) -> None:
         """Kafka's log start of the prefix moved to ``log_start``. At B0 the prefix is gone and
         the partition becomes ``DISKLESS_ONLY``. Never moves back.
+        """
+
+    async def tell_of_commits(self) -> None:
+        """Notify who listens to :data:`COMMITS_CHANNEL`, in a transaction of its own: notifying
+        transactions end one after the other, and this one writes nothing. Tried once; what is lost
+        is found by a poll. Raises ``ControlPlaneUnavailable``.
         """
 
     async def check_synchronous_commit(self) -> CommitDurability:

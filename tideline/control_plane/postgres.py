@@ -748,6 +748,9 @@ class PostgresControlPlane(ControlPlane):
         standbys = await self._call(Function("attached_standbys", rows(Standby)))
         return _durability(settings, tuple(standbys))
 
+    async def tell_of_commits(self) -> None:
+        await self._pool.fetch(b"SELECT pg_notify('tideline_commits', '')", retry=False)
+
     def listen(
         self, channels: Sequence[str], on_listening: Callable[[], None] | None = None
     ) -> AsyncIterator[tuple[str, str]]:

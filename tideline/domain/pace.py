@@ -1,4 +1,8 @@
-"""How often a gateway puts an object: what each one costs is a request of the store."""
+"""How often a gateway puts an object, and tells of commits: what each one costs is a request of the
+store, or a notification that Postgres sends to every gateway."""
+
+QUIET_S = 1.0
+"""A log is quiet whose last commit was begun longer ago: the next one is told of."""
 
 
 def paced(wanted_at: float, last: float, apart_s: float) -> float:

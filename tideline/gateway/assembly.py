@@ -176,7 +176,13 @@ def build_parts(
         reload=sync.reload_partition,
         drained=sync.until_drained,
     )
-    watermarks = HighWatermarks(control_plane, tracking, poll_s=settings.suffix_poll_ms / 1000)
+    watermarks = HighWatermarks(
+        control_plane,
+        tracking,
+        poll_s=settings.suffix_poll_ms / 1000,
+        quiet_s=settings.suffix_quiet_poll_ms / 1000,
+    )
+    sync.heard.add(watermarks.hear)
     cache = ObjectCache(settings.cache_max_bytes, room)
     unpacking = Unpacking()
     reader = SuffixReader(

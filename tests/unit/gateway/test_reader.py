@@ -25,6 +25,7 @@ from tests.unit.gateway.merged_log import ANYBODY
 from tideline.control_plane.errors import ControlPlaneUnavailable
 from tideline.control_plane.model import BatchCoordinates, FindBatchesRequest
 from tideline.domain.ids import TopicIdPartition
+from tideline.gateway.fetch import from_suffix
 from tideline.gateway.fetch.from_suffix import HighWatermarks
 from tideline.gateway.fetch.object_reader import ObjectCache, ObjectReader
 from tideline.gateway.fetch.suffix_reader import SuffixReader
@@ -274,6 +275,60 @@ async def test_a_route_that_changes_wakes_a_long_poll_and_a_reset_suffix_is_forg
     tracking.replace_all([tracked_topic(tracked_row(generation=2))])
     assert await within("the long poll to wake", waiting)
     assert watermarks.known(LOG) == -1
+    await watermarks.close()
+
+
+async def test_polls_are_slow_while_nothing_moves_and_notifications_are_heard() -> None:
+    source = Source()
+    watermarks = HighWatermarks(source, TrackingView(lambda: True), poll_s=0.005, quiet_s=60)
+    waiting = asyncio.create_task(watermarks.wait({LOG: 100}, 60))
+    await until(lambda: source.asked > 10, "polls of who would hear of nothing")
+    watermarks.hear(True)
+    await until(lambda: watermarks._asked_at > watermarks._due_after)
+    asked = source.asked
+    await lasts_async("nothing moves", lambda: source.asked == asked, 0.1)
+    watermarks.hear(True)
+    await until(lambda: source.asked > asked, "the poll behind a notification")
+    source.down = True
+    asked = source.asked
+    watermarks.hear(True)
+    await until(lambda: source.asked > asked + 3, "polls until one is answered")
+    source.down, source.ends = False, {LOG: 101}
+    assert await within("what has moved", waiting)
+    await watermarks.close()
+
+
+async def test_what_has_moved_is_asked_for_often_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Commits that follow one another within a second are told of once."""
+    monkeypatch.setattr(from_suffix, "MOVES_FOR_S", 60.0)
+    source = Source()
+    watermarks = HighWatermarks(source, TrackingView(lambda: True), poll_s=0.005, quiet_s=60)
+    watermarks.hear(True)
+    waiting = asyncio.create_task(watermarks.wait({LOG: 100}, 60))
+    await until(lambda: watermarks._asked_at > watermarks._due_after)
+    watermarks.observe(LOG, 100)  # a fetch has seen a commit of which nobody was told
+    asked = source.asked
+    await until(lambda: source.asked > asked + 3, "polls as of what moves")
+    source.ends = {LOG: 101}
+    assert await within("what follows", waiting)
+    await watermarks.close()
+
+
+async def test_who_looked_before_a_notification_asks_once_more() -> None:
+    """It came between the look of a fetch and its long poll: nobody waited for the log then."""
+    source = Source()
+    watermarks = HighWatermarks(source, TrackingView(lambda: True), poll_s=0.005, quiet_s=60)
+    loop = asyncio.get_running_loop()
+    elsewhere = asyncio.create_task(watermarks.wait({TopicIdPartition(TOPIC_ID, 9): 100}, 60))
+    looked_at = loop.time()
+    watermarks.hear(True)
+    await until(lambda: watermarks._asked_at > watermarks._due_after)
+    await lasts_async("nothing moves", lambda: source.asked == 1, 0.05)
+    source.ends = {LOG: 101}
+    assert await within("the news", watermarks.wait({LOG: 100}, 60, looked_at))
+    elsewhere.cancel()
     await watermarks.close()
 
 

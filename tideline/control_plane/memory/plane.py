@@ -85,6 +85,7 @@ from tideline.control_plane.model import (
 )
 from tideline.control_plane.plane import (
     ACKS_CHANNEL,
+    COMMITS_CHANNEL,
     CONTROL_CHANNEL,
     REQUESTS_CHANNEL,
     ControlPlane,
@@ -1107,6 +1108,9 @@ class MemoryControlPlane(ControlPlane):
         return CommitDurability(
             True, "commits are kept as long as this process", {"synchronous_commit": "on"}
         )
+
+    async def tell_of_commits(self) -> None:
+        self._notify(COMMITS_CHANNEL, "")
 
     async def listen(
         self, channels: Sequence[str], on_listening: Callable[[], None] | None = None

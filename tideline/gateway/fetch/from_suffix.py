@@ -8,7 +8,9 @@ then an error, never an empty answer.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import structlog
@@ -24,6 +26,7 @@ from tideline.control_plane.model import (
 from tideline.domain.answers import READ_AGAIN, Asked, Behaviour, handling, is_past_the_end
 from tideline.domain.fetch_order import FetchBytes
 from tideline.domain.ids import TopicIdPartition
+from tideline.domain.pace import QUIET_S
 from tideline.domain.request_handling import FETCH_FAILURE, FIND_ERRORS, KafkaErrorCode, RouteKind
 from tideline.errors import TidelineError
 from tideline.gateway.fetch.batch_reader import why_unreadable
@@ -48,6 +51,11 @@ ASKED_PER_S = 40_000
 elsewhere are found by four polls in a second, and not by twenty that fill the event loop."""
 
 
+MOVES_FOR_S = 2 * QUIET_S
+"""So long a log that moved is asked for as one that moves: a commit that is not told of follows
+another one within :data:`QUIET_S`."""
+
+
 class _Waiter:
     __slots__ = ("event", "positions")
 
@@ -61,14 +69,25 @@ class HighWatermarks:
     records to come.
 
     Commits of this gateway wake them at once; those of others are found by one batched query about
-    everything that is waited for, every ``suffix_poll_ms`` (less often past :data:`ASKED_PER_S`),
-    which answers what has moved past what is known here. There is no NOTIFY in a commit: it would
-    serialise the commits of all gateways.
+    everything that is waited for, which answers what has moved past what is known here: every
+    ``poll_s`` (less often past :data:`ASKED_PER_S`) while something moves or no notification would
+    be heard, else every ``quiet_s`` and when a gateway tells that a quiet log has moved
+    (:mod:`tideline.gateway.produce.news`). What always holds: behind each notification, and behind
+    :data:`MOVES_FOR_S` after each move, there is one more query about every log that somebody
+    waits for who had looked before. There is no NOTIFY in a commit: it would serialise the commits
+    of all gateways.
     """
 
-    def __init__(self, source: ControlPlane, tracking: TrackingView, *, poll_s: float) -> None:
+    def __init__(
+        self, source: ControlPlane, tracking: TrackingView, *, poll_s: float, quiet_s: float = 0.0
+    ) -> None:
         self._source = source
-        self._poll_s = poll_s
+        self._poll_s, self._quiet_s = poll_s, quiet_s
+        self._hears = False
+        self._due_after = 0.0
+        """Who began to look at or before this, on the event loop's clock, is to ask once more."""
+        self._asked_at = 0.0
+        self._woken = asyncio.Event()
         self._known: dict[TopicIdPartition, int] = {}
         self._waiters: dict[TopicIdPartition, dict[_Waiter, None]] = {}
         """In the order in which they began to wait, which is that in which they are woken."""
@@ -88,9 +107,19 @@ class HighWatermarks:
         if high_watermark <= self._known.get(log, -1):
             return
         self._known[log] = high_watermark
+        self._due(asyncio.get_running_loop().time() + MOVES_FOR_S)
         for waiter in self._waiters.get(log, ()):
             if high_watermark > waiter.positions[log]:
                 waiter.event.set()
+
+    def hear(self, heard: bool) -> None:
+        """A log that was quiet may have moved; or, if not ``heard``, nobody would tell that."""
+        self._hears = heard
+        self._due(asyncio.get_running_loop().time())
+
+    def _due(self, after: float) -> None:
+        self._due_after = max(self._due_after, after)
+        self._woken.set()
 
     def _routes_changed(self, logs: frozenset[TopicIdPartition]) -> None:
         """Whoever waits looks again. What is no suffix is not served here any more, or begins
@@ -102,14 +131,19 @@ class HighWatermarks:
                 self._known.pop(log, None)
                 self._followed.pop(log, None)
 
-    async def wait(self, positions: Mapping[TopicIdPartition, int], timeout_s: float) -> bool:
+    async def wait(
+        self, positions: Mapping[TopicIdPartition, int], timeout_s: float, looked_at: float = -1.0
+    ) -> bool:
         """Until one of ``positions`` (next offsets wanted) is below its high watermark, or the
-        time is over. Returns whether something changed."""
+        time is over. Returns whether something changed. ``looked_at``: when the look began that
+        found the positions, on the event loop's clock; nobody has looked for those without."""
         waiter = _Waiter(positions)
         for log in positions:
             self._waiters.setdefault(log, {})[waiter] = None
         if any(self.known(log) > at for log, at in positions.items()):
             waiter.event.set()
+        if looked_at <= self._due_after:
+            self._woken.set()
         self._start_polling()
         try:
             async with asyncio.timeout(timeout_s):
@@ -142,7 +176,18 @@ class HighWatermarks:
         if self._polling is None or self._polling.done():
             self._polling = spawn(self._poll(), "suffix-poll", vital=True)
 
-    def _due(self) -> list[TopicIdPartition]:
+    async def _pause(self, asked: int) -> None:
+        """Before the next query, behind one for ``asked`` logs."""
+        pause = max(self._poll_s, asked / ASKED_PER_S)
+        await asyncio.sleep(pause)
+        if not self._hears or self._asked_at <= self._due_after:
+            return
+        longest = min(self._quiet_s, FOLLOW_EVERY_S) if self._followed else self._quiet_s
+        with suppress(TimeoutError):
+            async with asyncio.timeout(longest - pause):
+                await self._woken.wait()
+
+    def _wanted(self) -> list[TopicIdPartition]:
         """Those that are waited for, and from time to time those that are followed."""
         now = asyncio.get_running_loop().time()
         self._followed = {log: until for log, until in self._followed.items() if until > now}
@@ -153,15 +198,18 @@ class HighWatermarks:
 
     async def _poll(self) -> None:
         """While anybody waits. A query that fails is asked again: waiting is bounded elsewhere."""
-        due: list[TopicIdPartition] = []
+        wanted: list[TopicIdPartition] = []
         while self._waiters or self._followed:
-            await asyncio.sleep(max(self._poll_s, len(due) / ASKED_PER_S))
-            if not (due := self._due()):
+            await self._pause(len(wanted))
+            self._woken.clear()
+            self._asked_at = asyncio.get_running_loop().time()
+            if not (wanted := self._wanted()):
                 continue
             try:
-                known = {log: self._known[log] for log in due if log in self._known}
-                found = await self._source.high_watermarks(due, known)
+                known = {log: self._known[log] for log in wanted if log in self._known}
+                found = await self._source.high_watermarks(wanted, known)
             except TidelineError:
+                self._due(asyncio.get_running_loop().time())
                 continue
             for log, high_watermark in found.items():
                 self.observe(log, high_watermark)
@@ -195,6 +243,7 @@ class SuffixSide:
         self._reader = reader
         self._watermarks = watermarks
         self._version = version
+        self._looked_at = math.inf
 
     async def find(
         self, asked: Sequence[PartitionFetch], max_bytes: int
@@ -205,6 +254,7 @@ class SuffixSide:
             asked = [one for one in asked if one not in refused]
         if not asked:
             return refused
+        self._looked_at = min(self._looked_at, asyncio.get_running_loop().time())
         requests = [
             FindBatchesRequest(_log(one), one.offset, max(1, min(one.max_bytes, max_bytes)))
             for one in asked
@@ -281,7 +331,7 @@ class SuffixSide:
     async def wait(self, found: Mapping[PartitionFetch, PartitionResult], timeout_s: float) -> bool:
         """Until there is more than was found, or the time is over."""
         positions = {_log(one): answer.high_watermark for one, answer in found.items()}
-        return await self._watermarks.wait(positions, timeout_s)
+        return await self._watermarks.wait(positions, timeout_s, self._looked_at)
 
     async def read(
         self, answers: dict[PartitionFetch, PartitionResult], chosen: Sequence[Chosen]

@@ -75,6 +75,8 @@ class WalObject:
     """An earlier attempt may have been stored, under another key."""
     sent: bool = False
     """To Postgres: it may be committed."""
+    sent_at: float = math.inf
+    """When it was, in the loop's seconds."""
     ending: Ending = field(default_factory=Ending)
 
     @property

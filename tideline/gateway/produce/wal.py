@@ -54,6 +54,7 @@ from tideline.gateway.produce.appends import (
     placed,
 )
 from tideline.gateway.produce.commit_stream import CommitStream
+from tideline.gateway.produce.news import CommitNews
 from tideline.gateway.produce.object_keys import ObjectKeys
 from tideline.gateway.produce.teller import Teller
 from tideline.gateway.room import Room
@@ -104,6 +105,7 @@ class WalWriter:
         self._lease = lease
         self._cache = cache
         self._watermarks = watermarks
+        self._news = CommitNews(control_plane)
         self._refused = refused
         self._stream = stream
         self._max_bytes = max_bytes
@@ -359,6 +361,7 @@ class WalWriter:
         started = self._clock()
         incarnation = self._lease.incarnation
         obj.sent = True
+        obj.sent_at = asyncio.get_running_loop().time()
         committed = await self._commit_known(incarnation, obj.key, obj.size, batches, stream)
         metrics.WAL_COMMIT_SECONDS.observe(self._clock() - started)
         return committed
@@ -410,6 +413,12 @@ class WalWriter:
                 self._watermarks.observe(append.log, outcome.high_watermark)
             metrics.WAL_APPEND_SECONDS.observe(now - append.accepted)
             self._finish(append, outcome)
+        moved = [
+            append.log
+            for append, outcome in zip(obj.appends, committed, strict=True)
+            if outcome.error is CommitError.NONE
+        ]
+        self._news.committed(dict.fromkeys(moved), obj.sent_at)
 
     def _failed(self, obj: WalObject, error: Exception) -> None:
         """``obj`` is not committed: neither is what was accepted behind its batches."""

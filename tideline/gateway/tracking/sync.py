@@ -15,7 +15,7 @@ from uuid import UUID
 import structlog
 
 from tideline.background import cancel_and_wait, keep
-from tideline.control_plane import ControlPlane
+from tideline.control_plane import COMMITS_CHANNEL, CONTROL_CHANNEL, ControlPlane
 from tideline.control_plane.errors import GatewayFenced, UnfitSession, UnknownToThisVersion
 from tideline.control_plane.model import (
     TopicStatus,
@@ -25,13 +25,13 @@ from tideline.control_plane.model import (
 )
 from tideline.domain.ids import TopicIdPartition
 from tideline.errors import RefusedError, TidelineError, is_outage
+from tideline.gateway.listeners import Listeners
 from tideline.gateway.tracking.lease import Lease
 from tideline.gateway.tracking.postgres_watch import NotEstablished, PostgresWatch
 from tideline.gateway.tracking.snapshot import SnapshotFile
 from tideline.gateway.tracking.view import MAX_TOMBSTONES, TOMBSTONE_S, TrackingView
 
 log = structlog.get_logger()
-CHANNEL = "tideline_control"
 POLL_S = 3.0
 START_PATIENCE_S = 8.0
 """How long a start waits for Postgres before it falls back on the snapshot."""
@@ -82,6 +82,9 @@ class TrackingSync:
         self._hints: dict[str, None] = {}
         """In the order of their arrival, each once."""
         self._hinted = asyncio.Event()
+        self.heard: Listeners[[bool]] = Listeners()
+        """Called with true when logs may have moved that were quiet, with false when nobody would
+        hear of that from now on."""
         self._due = asyncio.Event()
         self._changed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -273,17 +276,23 @@ class TrackingSync:
     async def _listen(self) -> None:
         while True:
             try:
-                async for _, payload in self._control_plane.listen([CHANNEL], self._read_all):
-                    self._hints[payload] = None
-                    self._hinted.set()
+                both = [CONTROL_CHANNEL, COMMITS_CHANNEL]
+                async for channel, payload in self._control_plane.listen(both, self._read_all):
+                    if channel == COMMITS_CHANNEL:
+                        self.heard(True)
+                    else:
+                        self._hints[payload] = None
+                        self._hinted.set()
             except TidelineError as error:
                 log.warning("tracking.not_listening", error=str(error))
+            self.heard(False)
             await asyncio.sleep(RETRY_S)
 
     def _read_all(self) -> None:
         """What was sent before the listening began is lost."""
         self._hints[""] = None
         self._hinted.set()
+        self.heard(True)
 
     async def _follow_hints(self) -> None:
         while True:
