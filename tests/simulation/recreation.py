@@ -29,12 +29,14 @@ from tests.simulation.loop import WALL_START_S, Process
 from tests.simulation.network import NetworkedLoop
 from tests.simulation.run import PARTITIONS, TOPIC, Family, World
 from tests.simulation.schedules import any_fault, beyond_a_lease, later, near
+from tideline.control_plane import REPORTS_CHANNEL
 from tideline.domain import failures
 from tideline.kafka.topic_identity import TopicIdentity
 from tideline.kafka.topic_observer import TopicObserver
 from tideline.migration.connections import WorkerServices
 from tideline.worker import identity
 from tideline.worker.reports import ReportKeeper
+from tideline.worker.requests import POLL_S
 
 STEPS = ("delete", "gone", "create", "made", "told", "seen")
 """More milestones: the admin client asks for the deletion, Kafka has done it, the client asks for
@@ -201,7 +203,14 @@ class Reconciling:
 
     def run(self, process: Process, services: WorkerServices) -> None:
         plane, ids = services.control_plane, TopicIdentity(services.cluster, 2_000)
-        metrics = identity.IdentityMetrics(CollectorRegistry())
+        metrics, reported = identity.IdentityMetrics(CollectorRegistry()), asyncio.Event()
+
+        async def listen() -> None:  # as RequestDispatcher does
+            while True:
+                async for _ in plane.listen([REPORTS_CHANNEL], reported.set):
+                    reported.set()
+                await asyncio.sleep(POLL_S)
+
         keeper = ReportKeeper(
             plane,
             ids,
@@ -210,7 +219,9 @@ class Reconciling:
             metrics,
             clock=self.loop.time,
             now=lambda: datetime.fromtimestamp(WALL_START_S + self.loop.time(), UTC),
+            heard=reported,
         )
+        process.spawn(listen(), "listen-for-reports")
         process.spawn(identity.IdentityReconciler(plane, ids, metrics).run(), "identity")
         process.spawn(keeper.run(), "reports")
 

@@ -5,6 +5,7 @@ from tideline.control_plane.plane import (
     ACKS_CHANNEL,
     COMMITS_CHANNEL,
     CONTROL_CHANNEL,
+    REPORTS_CHANNEL,
     REQUESTS_CHANNEL,
     ControlPlane,
 )
@@ -13,6 +14,7 @@ __all__ = [
     "ACKS_CHANNEL",
     "COMMITS_CHANNEL",
     "CONTROL_CHANNEL",
+    "REPORTS_CHANNEL",
     "REQUESTS_CHANNEL",
     "ControlPlane",
     "connect",

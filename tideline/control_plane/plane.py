@@ -73,6 +73,8 @@ ACKS_CHANNEL = "tideline_acks"
 """``tracking:<name>`` or ``quiesce:<topic_id>:<partition>:<generation>``."""
 REQUESTS_CHANNEL = "tideline_requests"
 """Name of a topic whose migration was requested."""
+REPORTS_CHANNEL = "tideline_reports"
+"""Nothing more: a gateway asks for a birth, or reports a deletion."""
 COMMITS_CHANNEL = "tideline_commits"
 """Nothing more: a log that was quiet has had a commit."""
 

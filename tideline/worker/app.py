@@ -128,12 +128,14 @@ async def _start(settings: WorkerSettings, health: Health, stack: AsyncExitStack
     await retry_at_start(health, lambda: temporal.refuse_other_workers(client, queue, own))
     for worker in workers(settings, client, services, own):
         await stack.enter_async_context(worker)
+    reported = asyncio.Event()
     dispatcher = RequestDispatcher(
         services.control_plane,
         _starter(settings, client),
         _current_id(services),
         partial(temporal.outcome_of, client),
         partial(temporal.running_topics, client),
+        reported,
     )
     topics, found = TopicIdentity(services.cluster), IdentityMetrics()
     migrations = MigrationGauges()
@@ -155,7 +157,7 @@ async def _start(settings: WorkerSettings, health: Health, stack: AsyncExitStack
         ("tiering-metrics", keep_tiering_metrics(settings)),
         ("gc-metrics", keep_gc_metrics(settings)),
         ("topic-identity", IdentityReconciler(plane, topics, found).run()),
-        ("reports", _reports(services, topics, found).run()),
+        ("reports", _reports(services, topics, found, reported).run()),
         ("kafka-watch", KafkaWatch(services).run()),
         ("attendance", _attendance(services, client).run()),
         ("replicas", _replicas(services).run()),
@@ -180,11 +182,13 @@ def _replicas(services: WorkerServices) -> ReplicaWatch:
 
 
 def _reports(
-    services: WorkerServices, identity: TopicIdentity, metrics: IdentityMetrics
+    services: WorkerServices,
+    identity: TopicIdentity,
+    metrics: IdentityMetrics,
+    reported: asyncio.Event,
 ) -> ReportKeeper:
-    return ReportKeeper(
-        services.control_plane, identity, services.observer, services.topics, metrics
-    )
+    plane, observer = services.control_plane, services.observer
+    return ReportKeeper(plane, identity, observer, services.topics, metrics, heard=reported)
 
 
 def workers(

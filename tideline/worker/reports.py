@@ -7,8 +7,9 @@ hands. So the worker looks at every broker (:mod:`tideline.kafka.topic_identity`
 from clients only where Kafka has no topic of it, and a topic gets B0 = 0 only if its log is sealed
 and empty.
 
-A creation therefore waits for the worker, some half a second in all; while no worker runs it ends
-with REQUEST_TIMED_OUT, and is completed or let go of later.
+A creation therefore waits for the worker, some half a second in all, or for its next look where
+the notification was lost; while no worker runs it ends with REQUEST_TIMED_OUT, and is completed or
+let go of later.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
@@ -39,8 +41,9 @@ from tideline.kafka.topic_identity import BETWEEN_LOOKS_S, Look, TopicIdentity
 from tideline.kafka.topic_observer import TopicObserver
 from tideline.worker.identity import RECONCILER, IdentityMetrics, why_gone
 
-EVERY_S, SOON_S = 0.5, 0.1
-"""Between two looks at what is reported: where there was nothing, and where a gateway waits."""
+QUIET_S, EVERY_S, SOON_S = 10.0, 0.5, 0.1
+"""Between two looks at what is reported: where there was nothing and no notification comes, where
+something is open, and where a gateway waits."""
 UNBORN_S = 3.0
 """How long Kafka must not have a topic that nobody waits for: what it was asked it may do later."""
 MAY_BE_DELETED_FOR = timedelta(seconds=15)
@@ -61,10 +64,13 @@ class ReportKeeper:
         metrics: IdentityMetrics,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        heard: asyncio.Event | None = None,
     ) -> None:
+        """``heard``: set by who listens to :data:`REPORTS_CHANNEL`."""
         self._plane, self._identity = plane, identity
         self._observer, self._topics = observer, topics
         self._metrics, self._clock, self._now = metrics, clock, now
+        self._heard = heard or asyncio.Event()
         self._unborn: dict[int, float] = {}
         """By the row of a birth: since when Kafka is seen not to have its topic."""
         self._missed: dict[UUID, tuple[float, Look]] = {}
@@ -73,15 +79,18 @@ class ReportKeeper:
     async def run(self) -> None:
         """Until cancelled."""
         while True:
-            someone_waits = False
+            pause_s = EVERY_S
+            self._heard.clear()
             try:
-                someone_waits = await self.look()
+                pause_s = await self.look()
             except TidelineError as error:
                 log.warning("reports.no_look", why=str(error))
-            await asyncio.sleep(SOON_S if someone_waits else EVERY_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._heard.wait()
 
-    async def look(self) -> bool:
-        """Decide what can be decided now. Whether a gateway waits for anything. Raises
+    async def look(self) -> float:
+        """Decide what can be decided now. Returns the seconds until the next look. Raises
         :class:`TidelineError` when Postgres or Kafka does not answer."""
         deletions = await self._plane.open_deletions()
         births = await self._plane.open_births()
@@ -98,7 +107,9 @@ class ReportKeeper:
                 await _alone(reported.name, self._deletion(reported, look))
         for birth in births:
             await _alone(birth.name, self._birth(birth, under.get(birth.name, frozenset())))
-        return bool(deletions) or any(birth.wanted for birth in births)
+        if deletions or any(birth.wanted for birth in births):
+            return SOON_S
+        return EVERY_S if births else QUIET_S
 
     async def _deletion(self, reported: ReportedDeletion, look: Look) -> None:
         """Buried if two whole looks, a moment apart, have missed it."""

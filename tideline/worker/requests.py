@@ -17,7 +17,7 @@ from uuid import UUID
 import structlog
 
 from tideline.background import cancel_and_wait, keep
-from tideline.control_plane import REQUESTS_CHANNEL, ControlPlane
+from tideline.control_plane import REPORTS_CHANNEL, REQUESTS_CHANNEL, ControlPlane
 from tideline.control_plane.model import MigrationRequest, RequestState, TopicStatus
 from tideline.domain.messages import TopicMigrationInput, TopicOutcome, TopicRef
 from tideline.domain.migration_input import InvalidMigrationInput, parse_options
@@ -54,10 +54,13 @@ class RequestDispatcher:
         current_id: CurrentId,
         outcome: Outcome,
         running: Running,
+        reported: asyncio.Event | None = None,
     ) -> None:
+        """``reported``: set at notifications for :class:`tideline.worker.reports.ReportKeeper`,
+        which the same connection listens for."""
         self._store, self._start = store, start
         self._current_id, self._outcome, self._running = current_id, outcome, running
-        self._heard = asyncio.Event()
+        self._heard, self._reported = asyncio.Event(), reported or asyncio.Event()
         self._follow_at = 0.0
 
     async def run(self) -> None:
@@ -156,8 +159,9 @@ class RequestDispatcher:
     async def _listen(self) -> None:
         while True:
             try:
-                async for _ in self._store.listen([REQUESTS_CHANNEL]):
-                    self._heard.set()
+                channels = [REQUESTS_CHANNEL, REPORTS_CHANNEL]
+                async for channel, _ in self._store.listen(channels, self._reported.set):
+                    (self._heard if channel == REQUESTS_CHANNEL else self._reported).set()
             except UnreachableError as error:
                 log.warning("requests_not_heard", why=str(error))
             await asyncio.sleep(POLL_S)

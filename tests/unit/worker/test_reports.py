@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -12,7 +13,9 @@ import pytest
 from kio.schema.errors import ErrorCode
 from prometheus_client import CollectorRegistry
 
+from tests.support.waiting import eventually
 from tests.unit.kafka.fake_cluster import FakeKafka, fake_kafka
+from tideline.background import cancel_and_wait
 from tideline.control_plane.memory import MemoryControlPlane
 from tideline.control_plane.model import GatewayRegistration, TopicStatus, TrackingKind
 from tideline.kafka import topic_identity
@@ -20,8 +23,10 @@ from tideline.kafka.errors import KafkaError, KafkaUnavailable
 from tideline.kafka.observer import KafkaObserver, OffsetAnswer, PartitionLayout, TopicLayout
 from tideline.kafka.topic_identity import TopicIdentity
 from tideline.kafka.topic_observer import ConfigEntry
+from tideline.worker import reports
 from tideline.worker.identity import RECONCILER, IdentityMetrics
 from tideline.worker.reports import ReportKeeper
+from tideline.worker.requests import RequestDispatcher
 
 HOUR_MS = 3_600_000
 
@@ -112,7 +117,7 @@ async def test_a_birth_is_begun_by_its_name_and_active_when_its_id_is_known_ever
     bench: Bench,
 ) -> None:
     await bench.ask()
-    assert await bench.keeper.look()
+    assert await bench.keeper.look() == reports.SOON_S
     assert await bench.topics() == {"new": (None, TopicStatus.TRACKING)}
     topic_id = bench.make()
     for _ in range(2):
@@ -127,7 +132,7 @@ async def test_a_birth_is_begun_by_its_name_and_active_when_its_id_is_known_ever
     assert tracked is not None
     assert tracked.timestamp_before_max_ms == 5_000
     await bench.plane.withdraw_birth("new")
-    assert not await bench.keeper.look()
+    assert await bench.keeper.look() == reports.QUIET_S
 
 
 @pytest.mark.parametrize("is_begun", [False, True])
@@ -238,7 +243,7 @@ async def test_a_reported_deletion_buries_what_no_broker_knows(bench: Bench) -> 
     await bench.keeper.look()
     assert await bench.tombstones() == [("orders", "gateway")]
     assert await bench.plane.report_deletion(topic_id)
-    assert not await bench.keeper.look()
+    assert await bench.keeper.look() == reports.QUIET_S
 
 
 async def test_a_reported_deletion_of_a_topic_that_kafka_has_changes_nothing(bench: Bench) -> None:
@@ -247,7 +252,7 @@ async def test_a_reported_deletion_of_a_topic_that_kafka_has_changes_nothing(ben
         "orders", topic_id, TrackingKind.MIGRATED, 1, "CreateTime", 2_000
     )
     await bench.plane.report_deletion(topic_id)
-    assert await bench.keeper.look(), "Kafka may do it yet"
+    assert await bench.keeper.look() == reports.SOON_S, "Kafka may do it yet"
     bench.pass_s(16)
     await bench.keeper.look()
     assert await bench.plane.open_deletions() == []
@@ -267,3 +272,30 @@ async def test_a_broker_that_does_not_follow_buries_nothing(bench: Bench) -> Non
             await bench.keeper.look()
         bench.pass_s(1)
     assert await bench.tombstones() == []
+
+
+async def test_what_is_reported_is_looked_at_when_it_is_heard_of(bench: Bench) -> None:
+    """By the connection of the worker that listens, long before the next look."""
+    nobody: Any = None
+    reported = asyncio.Event()
+    dispatcher = RequestDispatcher(bench.plane, nobody, nobody, nobody, nobody, reported)
+    bench.keeper._heard = reported
+    looks, look = list[float](), bench.keeper.look
+
+    async def counted() -> float:
+        looks.append(await look())
+        return looks[-1]
+
+    bench.keeper.look = counted  # type: ignore[method-assign]
+    running = [
+        asyncio.create_task(dispatcher.run()),
+        asyncio.create_task(bench.keeper.run()),
+    ]
+    await eventually("quiet", lambda: reports.QUIET_S in looks and not reported.is_set())
+    began = asyncio.get_running_loop().time()
+    before = len(looks)
+    await bench.ask()
+    await eventually("a look", lambda: len(looks) > before)
+    assert asyncio.get_running_loop().time() - began < reports.QUIET_S
+    assert looks[before] == reports.SOON_S
+    await cancel_and_wait(*running)

@@ -87,6 +87,7 @@ from tideline.control_plane.plane import (
     ACKS_CHANNEL,
     COMMITS_CHANNEL,
     CONTROL_CHANNEL,
+    REPORTS_CHANNEL,
     REQUESTS_CHANNEL,
     ControlPlane,
 )
@@ -471,6 +472,7 @@ class MemoryControlPlane(ControlPlane):
         given_max_message_bytes: str | None,
     ) -> str | None:
         limits = (timestamp_type, max_message_bytes, timestamp_before_max_ms)
+        self._notify(REPORTS_CHANNEL, "")
         return self.reports.ask(
             name, partitions, *limits, timestamp_after_max_ms, given_max_message_bytes
         )
@@ -500,6 +502,7 @@ class MemoryControlPlane(ControlPlane):
         if topic is None or topic.status is TopicStatus.DELETED:
             return True
         self.reports.deletions.setdefault(topic_id, self._now())
+        self._notify(REPORTS_CHANNEL, "")
         return False
 
     async def open_deletions(self) -> list[ReportedDeletion]:
