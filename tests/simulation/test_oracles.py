@@ -74,7 +74,9 @@ def parked_batches_without_idempotence_leave_backwards() -> tuple[Change, ...]:
 
 def reads_from_the_midst_of_a_batch_begin_with_the_next() -> tuple[Change, ...]:
     def next_ones(batches: Any, offset: int) -> Any:
-        return (batch for batch in batches if batch.base_offset >= offset)
+        """Behind the last one there is none, and a hole would be told as an error."""
+        behind = [batch for batch in batches if batch.base_offset >= offset]
+        return behind or [batch for batch in batches if batch.last_offset >= offset]
 
     return ((suffix, "unbroken", next_ones),)
 
