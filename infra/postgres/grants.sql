@@ -11,7 +11,7 @@ GRANT EXECUTE ON FUNCTION
 TO tideline_gateway_rights, tideline_worker_rights, tideline_jobs_rights;
 
 GRANT EXECUTE ON FUNCTION
-    register_gateway, renew_lease, note_serving, release_gateway, account_incarnations,
+    register_gateway, renew_lease, renew_and_list, note_serving, release_gateway, account_incarnations,
     bind_cluster, halt_history, unknown_keys,
     acknowledge_tracking, acknowledge_quiesce,
     confirm_partitions,

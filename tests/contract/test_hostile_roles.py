@@ -401,6 +401,7 @@ def test_a_gateway_does_not_decide_what_kafka_tells(world: World, call: str) -> 
         "register_gateway(2, 2, gen_random_uuid(), 'h:1', '1', 3000, {i}, {r})",
         "register_gateway(3, 3, gen_random_uuid(), 'h:1', '1', 3000, NULL, NULL)",
         "renew_lease(2, {i})",
+        "renew_and_list(2, {i})",
         "note_serving(2, {i}, false)",
         "release_gateway(2, {i})",
         "account_incarnations(2, ARRAY[{i}], 'stopped')",

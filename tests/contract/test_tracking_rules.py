@@ -68,9 +68,14 @@ async def test_a_new_incarnation_fences_the_old_one_for_ever(scene: Scene) -> No
     old = await scene.gateway()
     first = await scene.plane.renew_lease(old.gateway_id, old.incarnation)
     assert await scene.plane.renew_lease(old.gateway_id, old.incarnation) == first + 1
+    listed = await scene.plane.renew_and_list(old.gateway_id, old.incarnation)
+    assert listed == await scene.plane.list_gateways()
+    assert [(g.gateway_id, g.renewals) for g in listed] == [(old.gateway_id, first + 2)]
     new = await scene.gateway(old.gateway_id)
     with pytest.raises(GatewayFenced):
         await scene.plane.renew_lease(old.gateway_id, old.incarnation)
+    with pytest.raises(GatewayFenced):
+        await scene.plane.renew_and_list(old.gateway_id, old.incarnation)
     with pytest.raises(GatewayFenced, match="for ever"):
         await scene.plane.register_gateway(
             old.gateway_id, 1, old.incarnation, "127.0.0.1:9", "1", 3_000

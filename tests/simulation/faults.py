@@ -369,7 +369,7 @@ TROUBLED = {
     "commits are answered late to": ("postgres", "commit_file", How.LATE),
     "commits are done, and fail, for": ("postgres", "commit_file", How.UNHEARD),
     "confirmations are answered late to": ("postgres", "confirm_partitions", How.LATE),
-    "renewals fail for": ("postgres", "renew_lease", How.FAILS),
+    "renewals fail for": ("postgres", "renew_and_list", How.FAILS),
     "keys are not registered for": ("postgres", "register_object_keys", How.FAILS),
     "Postgres refuses": ("postgres", "", How.REFUSES),
     "Postgres fails": ("postgres", "", How.FAILS),

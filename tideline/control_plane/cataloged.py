@@ -52,6 +52,7 @@ NO_FACT: Mapping[str, str] = MappingProxyType(
     {
         "register_gateway": _PROCESSES,
         "renew_lease": _PROCESSES,
+        "renew_and_list": _PROCESSES,
         "note_serving": _PROCESSES,
         "list_gateways": _READS,
         "release_gateway": _PROCESSES,

@@ -119,6 +119,9 @@ class ControlPlane(Protocol):
         from before the call. Raises ``GatewayFenced``.
         """
 
+    async def renew_and_list(self, gateway_id: int, incarnation: UUID) -> list[GatewayRegistration]:
+        """As :meth:`renew_lease`, and what :meth:`list_gateways` answers behind it."""
+
     async def note_serving(self, gateway_id: int, incarnation: UUID, serving: bool) -> None:
         """Tell other gateways whether this one accepts connections. Raises ``GatewayFenced``."""
 

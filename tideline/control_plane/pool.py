@@ -90,6 +90,7 @@ LANE_SIZES = {"lease": 2, "commits": 2, "confirm": 2, "reads": 4, OTHERS: 3}
 LANE_OF = {
     "register_gateway": "lease",
     "renew_lease": "lease",
+    "renew_and_list": "lease",
     "note_serving": "lease",
     "release_gateway": "lease",
     "register_object_keys": "commits",

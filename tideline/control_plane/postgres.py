@@ -147,6 +147,10 @@ class PostgresControlPlane(ControlPlane):
         function = Function("renew_lease", value(int))
         return await self._call(function, gateway_id, incarnation, retry=False)
 
+    async def renew_and_list(self, gateway_id: int, incarnation: UUID) -> list[GatewayRegistration]:
+        function = Function("renew_and_list", rows(GatewayRegistration))
+        return await self._call(function, gateway_id, incarnation, retry=False)
+
     async def note_serving(self, gateway_id: int, incarnation: UUID, serving: bool) -> None:
         await self._call(Function("note_serving", nothing), gateway_id, incarnation, serving)
 

@@ -264,7 +264,10 @@ def _leaders(
         poll_s=settings.gateway_lease_ms / 3000,
         always=bool(settings.gateway_stand_in),
         serving=lambda: lease.serving,
+        renews=lease.valid,
     )
+    lease.told.add(peers.told)
+    lease.missed.add(peers.untold)
     return LeaderNaming(
         tracking,
         peers,

@@ -219,6 +219,16 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
     SELECT * FROM gateways ORDER BY gateway_id
 $$;
 
+-- What a gateway asks for all the time, as one statement: the row of its own among them has the
+-- counter after this renewal.
+CREATE FUNCTION renew_and_list(p_gateway_id integer, p_incarnation uuid) RETURNS SETOF gateways
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+BEGIN
+    PERFORM renew_lease(p_gateway_id, p_incarnation);
+    RETURN QUERY SELECT * FROM list_gateways();
+END
+$$;
+
 -- True when the incarnation is fenced now. False when it is not the registered one (a newer one
 -- has taken over), has renewed its lease since it was looked at, has released it, or the gateway is
 -- retired; nor while the timeline is not settled, to which it belongs: look again.

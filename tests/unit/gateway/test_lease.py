@@ -13,6 +13,7 @@ from tests.support.waiting import within
 from tests.unit.gateway.fakes import FakeClock, GatewayPlane
 from tideline.background import cancel_and_wait
 from tideline.control_plane.errors import ControlPlaneUnavailable, GatewayIdHeld
+from tideline.control_plane.model import GatewayRegistration
 from tideline.gateway.tracking.lease import Lease, boot_clock
 
 
@@ -56,14 +57,18 @@ async def test_it_is_counted_from_before_the_renewal_was_sent(
 ) -> None:
     """Schedule 15: a slow answer must not make it longer than a waiter sees."""
     await lease.renew()
-    answer = plane.renew_lease
+    answer = plane.renew_and_list
+    told = list[object]()
 
-    async def slow(*arguments: object) -> int:
+    async def slow(*arguments: object) -> list[GatewayRegistration]:
         clock.now += 2.0
         return await answer(*arguments)  # type: ignore[arg-type]
 
-    plane.renew_lease = slow  # type: ignore[method-assign, assignment]
+    plane.renew_and_list = slow  # type: ignore[method-assign, assignment]
+    lease.told.add(lambda *given: told.append(given))
+    sent = clock.now
     await lease.renew()
+    assert told == [(await plane.list_gateways(), sent, sent + 2.0)]
     clock.now += 1.5
     assert not lease.valid()
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from uuid import UUID, uuid4
 
 import pytest
 
+from tests.support.waiting import eventually
 from tests.unit.gateway.fakes import FakeClock, GatewayPlane, tracked_row, tracked_topic
 from tideline.control_plane.errors import ControlPlaneUnavailable
 from tideline.control_plane.model import GatewayRegistration
@@ -33,7 +35,9 @@ class Fleet:
             addressed={1, 2, 3},
             poll_s=1.0,
             clock=self.clock,
+            renews=lambda: self.renews,
         )
+        self.renews = False
 
     async def register(self, number: int, rack: str | None) -> None:
         self.incarnations[number] = uuid4()
@@ -134,6 +138,62 @@ async def test_while_postgres_is_slow_nobody_dies(
     for _ in range(3):
         await fleet.peers.look()
         assert set(fleet.peers.live) == {1, 2, 3}
+
+
+async def renewed(fleet: Fleet, took_s: float = 0.0) -> None:
+    sent = fleet.clock.now
+    gateways = await fleet.plane.renew_and_list(1, fleet.incarnations[1])
+    fleet.clock.now += took_s
+    fleet.peers.told(gateways, sent, fleet.clock.now)
+
+
+async def test_who_lives_is_told_by_renewals_and_by_nothing_else_while_there_are_any(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet.renews, asked = True, 0
+    answer = fleet.plane.list_gateways
+
+    async def counted() -> list[GatewayRegistration]:
+        nonlocal asked
+        asked += 1
+        return await answer()
+
+    await renewed(fleet)
+    assert set(fleet.peers.live) == {1, 2, 3}
+    for _ in range(4):
+        await fleet.renew(2)
+        fleet.clock.now += LONGER_S / 4
+        await renewed(fleet)
+    assert set(fleet.peers.live) == {1, 2}
+    fleet.peers.poll_s = 0.01
+    monkeypatch.setattr(fleet.plane, "list_gateways", counted)
+    fleet.peers.start()
+    await asyncio.sleep(0.1)
+    assert asked == 0
+    fleet.renews = False
+    await eventually("a look of its own", lambda: asked)
+    await fleet.peers.close()
+
+
+async def test_while_renewals_are_slow_or_fail_nobody_dies(fleet: Fleet) -> None:
+    await renewed(fleet)
+    for took_s in (LONGER_S, 1.1):
+        fleet.clock.now += LONGER_S - took_s
+        await renewed(fleet, took_s)
+        assert set(fleet.peers.live) == {1, 2, 3}
+    fleet.clock.now += LONGER_S
+    fleet.peers.untold()
+    await renewed(fleet)
+    assert set(fleet.peers.live) == {1, 2, 3}
+
+
+async def test_renewals_that_take_less_than_their_pause_tell_who_is_away(fleet: Fleet) -> None:
+    """A standby that is far away makes every commit slow."""
+    await renewed(fleet, 0.9)
+    for _ in range(5):
+        await fleet.renew(2)
+        await renewed(fleet, 0.9)
+    assert set(fleet.peers.live) == {1, 2}
 
 
 async def test_while_postgres_is_away_nobody_dies(fleet: Fleet) -> None:

@@ -184,6 +184,10 @@ class MemoryControlPlane(ControlPlane):
         self._settle()
         return renewals
 
+    async def renew_and_list(self, gateway_id: int, incarnation: UUID) -> list[GatewayRegistration]:
+        await self.renew_lease(gateway_id, incarnation)
+        return await self.list_gateways()
+
     async def note_serving(self, gateway_id: int, incarnation: UUID, serving: bool) -> None:
         self.gateways.note_serving(gateway_id, incarnation, serving)
 

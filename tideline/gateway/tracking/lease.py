@@ -21,6 +21,7 @@ import structlog
 from tideline.background import spawn
 from tideline.control_plane import ControlPlane
 from tideline.control_plane.errors import GatewayFenced, GatewayIdHeld, GatewayRetired
+from tideline.control_plane.model import GatewayRegistration
 from tideline.domain.quiescence import LeaseReading, LeaseWatch
 from tideline.errors import TidelineError
 from tideline.gateway.listeners import Listeners
@@ -122,6 +123,9 @@ class Lease:
         something pending drops it."""
         self.missed: Listeners[[]] = Listeners()
         """Called when Postgres did not answer a renewal."""
+        self.told: Listeners[[Sequence[GatewayRegistration], float, float]] = Listeners()
+        """Called with every gateway as a renewal has listed them, and when it was sent and
+        answered, on this lease's clock."""
         self.serves_unregistered = False
         """Requests are served, from the snapshot, and Postgres has not heard of this process yet:
         what was here before stands for it at the barriers."""
@@ -172,10 +176,12 @@ class Lease:
         else:
             told, incarnation = self._renewals, self.incarnation
             try:
-                renewals = await self._control_plane.renew_lease(self.gateway_id, incarnation)
+                gateways = await self._control_plane.renew_and_list(self.gateway_id, incarnation)
             except GatewayFenced as error:
                 self.end_incarnation(str(error))
                 return
+            answered = self._clock()
+            renewals = next(g.renewals for g in gateways if g.gateway_id == self.gateway_id)
             if told is not None and renewals <= told:
                 # Nobody else moves this counter: a commit that was acknowledged is gone.
                 self._valid_until = float("-inf")
@@ -185,6 +191,7 @@ class Lease:
                 )
                 return
             self._renewals = renewals
+            self.told(gateways, sent, answered)
         LEASE_RENEWALS.inc()
         self._valid_until = sent + self._duration_ms / 1000
         if not was_valid and self.valid():

@@ -9,13 +9,14 @@ between nobody could renew.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 import structlog
 
 from tideline.background import cancel_and_wait, keep
 from tideline.control_plane import ControlPlane
+from tideline.control_plane.model import GatewayRegistration
 from tideline.domain.leader_choice import LiveGateways
 from tideline.domain.quiescence import LeaseReading, LeaseWatch
 from tideline.domain.stand_in import Fleet, Sibling, stand_ins_of
@@ -27,12 +28,14 @@ from tideline.gateway.tracking.view import TrackingView
 
 log = structlog.get_logger()
 ACTIVE = "active"
-SLOW_MS = 500.0
-"""An answer that takes longer was given by a Postgres that others could not renew at either."""
+SLOW_S = 0.5
+"""An answer that takes longer, and longer than a pause between two, was given by a Postgres that
+others could not renew at either."""
 
 
 class Peers:
-    """Reads the registry while there is a partition that another gateway might serve."""
+    """Reads the registry while there is a partition that another gateway might serve: by the
+    renewals of this gateway's lease, which list everybody; by itself while there are none."""
 
     def __init__(
         self,
@@ -46,10 +49,13 @@ class Peers:
         clock: Callable[[], float] = boot_clock,
         always: bool = False,
         serving: Callable[[], bool] = lambda: True,
+        renews: Callable[[], bool] = lambda: False,
     ) -> None:
         """``node``: this gateway's own, which lives while it is asked, and ``serving`` says whether
         it accepts connections. ``addressed``: the nodes that clients are told an address of.
-        ``always``: the registry is read whatever is tracked, for those who stand in."""
+        ``always``: the registry is read whatever is tracked, for those who stand in. ``renews``:
+        whether the lease is valid, of which :meth:`told` hears every ``poll_s``, :meth:`untold`
+        when Postgres does not answer."""
         self._control_plane = control_plane
         self._tracking = tracking
         self._node, self._rack = node, rack
@@ -57,7 +63,7 @@ class Peers:
         self.poll_s = poll_s
         self._clock = clock
         self.always = always
-        self._serving = serving
+        self._serving, self._renews = serving, renews
         self._fleet: dict[int, Sibling] = {}
         self.readings = 0
         """Of the registry so far."""
@@ -109,21 +115,40 @@ class Peers:
 
     async def look(self) -> None:
         """Read the registry once. Raises :class:`~tideline.errors.TidelineError`."""
-        sent = self._clock() * 1000
+        sent = self._clock()
         try:
             gateways = await self._control_plane.list_gateways()
         except TidelineError:
-            self._watch = LeaseWatch()
+            self.untold()
             raise
+        self._read(gateways, sent, self._clock())
+
+    def untold(self) -> None:
+        """Postgres did not answer."""
+        self._watch = LeaseWatch()
+
+    def told(
+        self, gateways: Sequence[GatewayRegistration], sent_s: float, answered_s: float
+    ) -> None:
+        """What a renewal has listed, and when it was sent and answered by the same clock."""
+        if self._wanted():
+            self._read(gateways, sent_s, answered_s)
+
+    def _wanted(self) -> bool:
+        return self.always or self._tracking.has_suffixes()
+
+    def _read(
+        self, gateways: Sequence[GatewayRegistration], sent_s: float, answered_s: float
+    ) -> None:
         readings = {
             g: LeaseReading(g.gateway_id, g.incarnation, g.renewals, g.lease_ms)
             for g in gateways
             if g.status == ACTIVE
         }
-        received = self._clock() * 1000
-        if received - sent > SLOW_MS:
+        if answered_s - sent_s > max(SLOW_S, self.poll_s):
             self._watch = LeaseWatch()
-        self._watch.observe(readings.values(), sent_ms=sent, received_ms=received)
+        sent = sent_s * 1000
+        self._watch.observe(readings.values(), sent_ms=sent, received_ms=answered_s * 1000)
         lapsed = {g.gateway_id: self._watch.lapsed(r, sent_ms=sent) for g, r in readings.items()}
         fleet: dict[int, Sibling] = {}
         for g in gateways:
@@ -164,7 +189,7 @@ class Peers:
     async def _follow(self) -> None:
         while True:
             await asyncio.sleep(self.poll_s)
-            if not self.always and not self._tracking.has_suffixes():
+            if self._renews() or not self._wanted():
                 continue
             try:
                 await self.look()
