@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from uuid import UUID
+
 import psycopg
 
 from tests.contract.conftest import Database
@@ -51,6 +54,31 @@ async def test_a_topic_that_begins_moves_and_ends_is_told_each_time(scene: Scene
     ended = await reader.read()
     assert name in ended.names
     assert ended.topics == ()
+
+
+async def test_a_deletion_is_told_also_of_a_topic_that_was_let_go_of(scene: Scene) -> None:
+    """Gateways ask for tombstones only where a name has changed."""
+    gateway = await scene.gateway()
+    name, (log,) = await scene.migrating_topic([gateway])
+    await scene.plane.abort_migration(log.topic_id)
+    await scene.plane.stop_tracking(name)
+    reader = Reader(scene)
+    await reader.begin()
+    await scene.plane.delete_topic(log.topic_id, "a test", "it is over")
+    assert name in (await reader.read()).names
+
+
+async def test_changes_are_told_with_the_identity_of_the_server_that_tells_them(
+    scene: Scene,
+) -> None:
+    since = await scene.plane.tracked_changes_begin()
+    seen = await scene.plane.identity()
+    for before in (None, seen, replace(seen, token=UUID(int=1))):
+        told = (await scene.plane.tracked_changes(since, before)).identity
+        asked = await scene.plane.identity(before)
+        assert replace(told, lsn=asked.lsn) == asked
+        assert seen.lsn <= told.lsn <= asked.lsn
+    assert (await scene.plane.tracked_changes(str(2**40), seen)).identity.knows
 
 
 async def test_of_a_topic_of_which_one_partition_has_changed_that_one_is_told(scene: Scene) -> None:

@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
+from tideline.domain.history import ServerIdentity
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.migration import PHASES, UNDEFINED_OFFSET, MigrationState, Phase, PhaseStatus
 from tideline.domain.prefix import prefix_end
@@ -158,6 +159,8 @@ class TrackedChanges:
     upto: str | None
     """From where the next reading goes on; ``None``: it is not known what has changed since, read
     everything."""
+    identity: ServerIdentity
+    """Of the server that has answered this, asked about the beat that was seen."""
     names: frozenset[str] = frozenset()
     """Whatever was known under these names is not true any more."""
     topics: tuple[TrackedTopic, ...] = ()

@@ -234,11 +234,13 @@ class ControlPlane(Protocol):
         go of after an abort, is not among them.
         """
 
-    async def tracked_changes(self, since: str) -> TrackedChanges:
+    async def tracked_changes(
+        self, since: str, seen: ServerIdentity | None = None
+    ) -> TrackedChanges:
         """Topics that have changed since the reading that answered ``since``, or their partitions
         where nothing else has: by what gateways route and answer by, not by offsets that move with
         commits, retention and tiering. What was being written at that reading and was committed
-        later is among them, and some may come twice."""
+        later is among them, and some may come twice. With what :meth:`identity` answers."""
 
     async def tracked_changes_begin(self) -> str:
         """The ``since`` of everything that changes from now on: ask before

@@ -185,8 +185,7 @@ class PostgresControlPlane(ControlPlane):
         return await self._call(Function("unaccounted_incarnations", rows(GatewayRegistration)))
 
     async def identity(self, seen: ServerIdentity | None = None) -> ServerIdentity:
-        beat, token = (seen.beat, seen.token) if seen else (None, None)
-        return await self._call(SERVER_IDENTITY, beat, token)
+        return await self._call(SERVER_IDENTITY, *_beat(seen))
 
     async def beat_history(self) -> int:
         return await self._call(Function("beat_history", value(int)))
@@ -231,8 +230,11 @@ class PostgresControlPlane(ControlPlane):
     async def tracked_topics(self) -> list[TrackedTopic]:
         return await self._call(Function("tracked_topics", _topics, many=True), None)
 
-    async def tracked_changes(self, since: str) -> TrackedChanges:
-        return await self._call(Function("tracked_changes", _changes, many=True), since)
+    async def tracked_changes(
+        self, since: str, seen: ServerIdentity | None = None
+    ) -> TrackedChanges:
+        function = Function("tracked_changes", _changes, many=True)
+        return await self._call(function, since, *_beat(seen))
 
     async def tracked_changes_begin(self) -> str:
         return await self._call(Function("tracked_changes_begin", value(str)))
@@ -767,6 +769,10 @@ def _seeds(seeds: Iterable[ProducerSeed]) -> Jsonb:
     return document(ordered)
 
 
+def _beat(seen: ServerIdentity | None) -> tuple[int | None, UUID | None]:
+    return (seen.beat, seen.token) if seen else (None, None)
+
+
 def _uuid(found: object) -> UUID:
     return found if isinstance(found, UUID) else UUID(str(found))
 
@@ -831,6 +837,7 @@ def _changes(found: Sequence[Row]) -> TrackedChanges:
     whole = [row for row in changes if not row["by_partition"]]
     return TrackedChanges(
         upto=reading["upto"],
+        identity=mapper(ServerIdentity)(reading["identity"]),
         names=frozenset(row["changed"] for row in whole),
         topics=tuple(_topics([row for row in whole if row["name"] is not None])),
         rows={

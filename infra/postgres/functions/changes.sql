@@ -104,12 +104,15 @@ CREATE TRIGGER keep_told_change AFTER UPDATE ON watch_findings FOR EACH ROW
 -- commits late is told by the next one. upto is null where changes since then were forgotten, and
 -- where p_since is of another history: read everything.
 -- Of a topic of which partitions alone have changed come those, and nothing else.
-CREATE FUNCTION tracked_changes(p_since text)
+-- identity, in the first row: server_identity(p_beat, p_token), of the server that has answered this.
+CREATE FUNCTION tracked_changes(
+    p_since text, p_beat bigint DEFAULT NULL, p_token uuid DEFAULT NULL
+)
 RETURNS TABLE (
     upto text, changed text, name text, topic_id uuid, kind text, status text, timestamp_type text,
     max_message_bytes integer, timestamp_before_max_ms bigint, timestamp_after_max_ms bigint,
     round integer, partitions jsonb, overrides jsonb, completion_forced_by text,
-    by_partition boolean
+    by_partition boolean, identity jsonb
 )
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
     WITH reading AS (
@@ -123,17 +126,18 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
             GROUP BY c.name
     )
     SELECT CASE WHEN p_since::xid8 BETWEEN r.forgotten_before AND r.upto THEN r.upto::text END,
-           NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+           NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+           (SELECT to_jsonb(i) FROM server_identity(p_beat, p_token) AS i)
         FROM reading AS r
     UNION ALL
-    SELECT NULL, n.name, t.*, false FROM noted AS n
+    SELECT NULL, n.name, t.*, false, NULL FROM noted AS n
         LEFT JOIN LATERAL tracked_topics(n.name) AS t ON true
         WHERE NOT n.by_partition
     UNION ALL
     SELECT NULL, NULL, n.name, t.topic_id, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
            coalesce((SELECT jsonb_agg(partition_view(l)) FROM logs AS l
                WHERE l.topic_id = t.topic_id AND l.partition = ANY (n.partitions)), '[]'),
-           NULL, NULL, true
+           NULL, NULL, true, NULL
         FROM noted AS n
         JOIN topics AS t ON t.name = n.name AND t.tracked AND t.status <> 'deleted'
         WHERE n.by_partition

@@ -147,6 +147,36 @@ async def test_a_row_that_this_version_does_not_understand_ends_the_process_with
             await within("a task of the gateway to end", watch.until(asyncio.Event()))
 
 
+async def test_a_poll_is_one_statement_until_a_topic_changes(
+    bench: Bench, plane: GatewayPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And learns of every deletion."""
+    asked = list[str]()
+
+    def counted(name: str) -> None:
+        call = getattr(plane, name)
+
+        async def count(*given: object) -> object:
+            asked.append(name)
+            return await call(*given)
+
+        monkeypatch.setattr(plane, name, count)
+
+    plane.put(tracked_topic(tracked_row(boundary=40, boundary_epoch=3)))
+    await bench.sync.learn_anew()
+    for name in ("tracked_changes", "deleted_topics", "identity", "tracked_topics"):
+        counted(name)
+    await bench.sync.reload()
+    plane.put_row(tracked_row(boundary=41, boundary_epoch=3))
+    await bench.sync.reload()
+    assert bench.tracking.partition(TOPIC_ID, 0).boundary == 41
+    assert asked == ["tracked_changes"] * 2
+    await plane.delete_topic(TOPIC_ID)
+    await bench.sync.reload()
+    assert asked[2:] == ["tracked_changes", "deleted_topics", "identity"]
+    assert bench.kind() is RouteKind.DELETED
+
+
 async def test_polling_finds_what_no_hint_told(bench: Bench, plane: GatewayPlane) -> None:
     await bench.sync.start()
     plane.put(tracked_topic())

@@ -107,7 +107,7 @@ from tideline.domain.watched import Finding
 
 STEP_ROWS = 1_000
 HOUR_MS = 3_600_000
-_Shown: TypeAlias = list[tuple[UUID | None, TrackedTopic | None]]
+_Shown: TypeAlias = list[tuple[UUID | None, Tombstone | None, TrackedTopic | None]]
 """Of one name: the ids that it had, and what is tracked under each."""
 BEFORE_ANY_QUIESCE = (Phase.VALIDATE, Phase.DRAIN_TRANSACTIONS)
 """Phases that generation 0 may record."""
@@ -311,10 +311,13 @@ class MemoryControlPlane(ControlPlane):
         tracked = [topic.tracked() for topic in self.topics.rows if topic.is_tracked]
         return sorted(tracked, key=lambda topic: topic.name)
 
-    async def tracked_changes(self, since: str) -> TrackedChanges:
+    async def tracked_changes(
+        self, since: str, seen: ServerIdentity | None = None
+    ) -> TrackedChanges:
         self._note_changes()
+        identity = self.history.identity(self.server, seen)
         if not self._forgotten_before <= int(since) <= self._noted:
-            return TrackedChanges(None)
+            return TrackedChanges(None, identity)
         names = {name for name, (at, _) in self._changes.items() if at > int(since)}
         rows = [row for row in self.topics.rows if row.is_tracked and row.name in names]
         topics = [row.tracked() for row in rows]
@@ -325,7 +328,7 @@ class MemoryControlPlane(ControlPlane):
             if at > int(since) and log.topic_id not in told
             if (row := self._tracked_partition(log)) is not None
         }
-        return TrackedChanges(str(self._noted), frozenset(names), tuple(topics), moved)
+        return TrackedChanges(str(self._noted), identity, frozenset(names), tuple(topics), moved)
 
     async def tracked_changes_begin(self) -> str:
         self._note_changes()
@@ -336,7 +339,7 @@ class MemoryControlPlane(ControlPlane):
         now: dict[str, _Shown] = defaultdict(list)
         for row in self.topics.rows:  # deleted ones, too
             shown = _as_routed(row.tracked()) if row.is_tracked else None
-            now[row.name].append((row.topic_id, shown))
+            now[row.name].append((row.topic_id, row.tombstone, shown))
         for name in now.keys() | self._changes.keys():
             rows = now.get(name, [])
             at, before = self._changes.get(name, (0, []))
@@ -1209,8 +1212,8 @@ def _moved_alone(before: _Shown, now: _Shown) -> set[TopicIdPartition] | None:
     if len(before) != len(now):
         return None
     moved: set[TopicIdPartition] = set()
-    for (was_id, was), (topic_id, topic) in zip(before, now, strict=True):
-        if was_id != topic_id:
+    for (was_id, was_dead, was), (topic_id, dead, topic) in zip(before, now, strict=True):
+        if (was_id, was_dead) != (topic_id, dead):
             return None
         if was == topic:
             continue

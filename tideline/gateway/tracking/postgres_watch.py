@@ -1,8 +1,8 @@
 """Whether the Postgres that answers is the one that this gateway, and the fleet, have seen.
 
-Asked after each reading of what is tracked, and by the pool on each new connection. Another
-Postgres, or one that lacks a commit that was acknowledged here, stops tracked traffic and the
-lease; a promotion that lost nothing goes on by itself (schedule 16).
+Asked with each reading of what is tracked, or after it, and by the pool on each new connection.
+Another Postgres, or one that lacks a commit that was acknowledged here, stops tracked traffic and
+the lease; a promotion that lost nothing goes on by itself (schedule 16).
 """
 
 from __future__ import annotations
@@ -78,13 +78,25 @@ class PostgresWatch:
             raise NotEstablished(str(error)) from error
         self._establish = None
 
-    async def is_the_same(self) -> bool:
-        """Whether the rows just read came from the Postgres that was seen. Asked after the read:
-        a failover in between is then noticed. Raises :class:`ControlPlaneUnavailable`."""
+    @property
+    def seen(self) -> ServerIdentity | None:
+        """The newest that was seen."""
+        return self._history.seen
+
+    async def is_the_same(
+        self, answered: tuple[ServerIdentity | None, ServerIdentity] | None = None
+    ) -> bool:
+        """Whether the rows just read came from the Postgres that was seen. ``answered``: what was
+        seen when they were asked for, and what the same statement has said of its server; without
+        it that is asked for after the read, so that a failover in between is noticed. Raises
+        :class:`ControlPlaneUnavailable`."""
         try:
             await self.establish()
             before = self._history.seen
-            now = await self._control_plane.identity(before)
+            if answered is not None:
+                before, now = answered
+            else:
+                now = await self._control_plane.identity(before)
         except WrongHistory as error:
             self._stop(str(error))
             return False

@@ -18,6 +18,7 @@ from tideline.background import cancel_and_wait, keep
 from tideline.control_plane import COMMITS_CHANNEL, CONTROL_CHANNEL, ControlPlane
 from tideline.control_plane.errors import GatewayFenced, UnfitSession, UnknownToThisVersion
 from tideline.control_plane.model import (
+    Tombstone,
     TopicStatus,
     TrackedChanges,
     TrackedPartition,
@@ -126,25 +127,34 @@ class TrackingSync:
     async def reload(self) -> None:
         """Read what has changed since the last reading, or everything: at first, after another
         registration, where Postgres does not know any more what has changed since, and once in a
-        while. Raises :class:`ControlPlaneUnavailable`."""
+        while. One statement where no topic has changed. Raises :class:`ControlPlaneUnavailable`.
+        """
         async with self._one_reading():
             now = asyncio.get_running_loop().time()
-            changes = TrackedChanges(None)
+            before = self._postgres.seen
+            changes: TrackedChanges | None = None
             if self._since is not None and now < self._whole_at:
-                changes = await self._control_plane.tracked_changes(self._since)
-            if changes.upto is None:
-                since = await self._control_plane.tracked_changes_begin()
-                topics = await self._control_plane.tracked_topics()
-            # After them: a deletion in between is then heard of, and a dead id outweighs a row.
-            dead = await self._control_plane.deleted_topics(self._within_ms(), MAX_TOMBSTONES)
-            whole = None
-            if changes.upto is None:
-                whole = await asyncio.to_thread(self._tracking.read_anew, topics)
-            if not await self._postgres.is_the_same():
+                changes = await self._control_plane.tracked_changes(self._since, before)
+                if changes.upto is None:
+                    changes = None
+            dead: list[Tombstone] = []
+            whole = answered = None
+            if changes is not None and not changes.names:
+                # A deletion would have changed a name: there is nothing more to ask.
+                answered = before, changes.identity
+            else:
+                if changes is None:
+                    since = await self._control_plane.tracked_changes_begin()
+                    topics = await self._control_plane.tracked_topics()
+                # After them: a deletion in between is then heard of, and a dead id outweighs a row.
+                dead = await self._control_plane.deleted_topics(self._within_ms(), MAX_TOMBSTONES)
+                if changes is None:
+                    whole = await asyncio.to_thread(self._tracking.read_anew, topics)
+            if not await self._postgres.is_the_same(answered):
                 self._since = None
                 return
             self._tracking.bury(tombstone.topic_id for tombstone in reversed(dead))
-            if whole is None:
+            if changes is not None:
                 # A deletion since the changes were read: its route changes now, not at the next.
                 buried = {
                     topic.name
@@ -156,10 +166,11 @@ class TrackingSync:
                 self._tracking.replace_rows(changes.rows)
                 self._since = changes.upto
             else:
+                assert whole is not None
                 self._tracking.replace_all(whole)
                 self._since, self._whole_at = since, now + WHOLE_EVERY_S
             self._heard_of_the_dead = True
-        if whole is not None or changes.names or dead:
+        if changes is None or changes.names or dead:
             self._after_change()
         elif changes.rows:
             self._changed.set()
