@@ -1,8 +1,9 @@
 """Keeps the beats of Postgres' history, and tells the fleet how far it has come.
 
 A beat every few seconds; every half minute, or as it is set, the newest one is put beside the owner
-object, after what lies there was found in Postgres again. A worker whose Postgres is not the one
-that was seen ends: started again it is refused with the reason until an operator has decided.
+object, after what lies there was found in Postgres again, and the standbys are looked at. A worker
+whose Postgres is not the one that was seen ends: started again it is refused with the reason until
+an operator has decided.
 """
 
 from __future__ import annotations
@@ -75,8 +76,9 @@ class HistoryKeeper:
             raise WrongHistory(f"Postgres is not the one that was seen: {why}. {REMEDY}")
         await self._promotion.look()
         self._timeline.set(now.timeline)
-        durability = await self._plane.check_synchronous_commit()
-        self._synchronous.set(bool(durability) and durability.waits_for_standby)
+        if self._told % self.beats_per_position == 0:
+            durability = await self._plane.check_synchronous_commit()
+            self._synchronous.set(bool(durability) and durability.waits_for_standby)
         self._told += 1
         if self._told >= self.beats_per_position:
             await self._tell(now)

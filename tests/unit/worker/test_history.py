@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -9,7 +10,9 @@ from prometheus_client import CollectorRegistry
 
 from tests.unit.test_ownership import Buckets, Installation
 from tideline import ownership
+from tideline.control_plane.model import CommitDurability
 from tideline.domain.history import WrongHistory
+from tideline.object_store.client import ObjectStoreUnavailable
 from tideline.worker.history import HistoryKeeper
 
 
@@ -33,6 +36,29 @@ async def test_beats_reach_the_bucket_now_and_then() -> None:
     told = ownership.fleet_position(buckets, installation.settings)
     assert told is not None
     assert told.beat == (await installation.plane.identity()).beat == keeper.beats_per_position + 1
+
+
+async def test_standbys_are_looked_at_once_for_each_position() -> None:
+    """Also while the bucket takes none."""
+    keeper = await keeper_of(Installation(Buckets()))
+    looked, look = 0, keeper._plane.check_synchronous_commit
+
+    async def counted() -> CommitDurability:
+        nonlocal looked
+        looked += 1
+        return await look()
+
+    async def refused(_: object) -> None:
+        raise ObjectStoreUnavailable("the bucket is away")
+
+    keeper._plane.check_synchronous_commit = counted  # type: ignore[method-assign]
+    await keeper.beat()
+    assert looked == 1
+    keeper._tell = refused  # type: ignore[method-assign, assignment]
+    for _ in range(2 * keeper.beats_per_position - 1):
+        with suppress(ObjectStoreUnavailable):
+            await keeper.beat()
+    assert looked == 2
 
 
 @pytest.mark.parametrize("position_s", [1.0, 2.0, 7.0, 30.0, 300.0])
