@@ -13,9 +13,11 @@ from tideline.settings import GatewaySettings, WorkerSettings
 from tideline.worker import (
     attendance,
     gateway_metrics,
+    health,
     history,
     identity,
     metrics,
+    replicas,
     reports,
     requests,
     watches,
@@ -32,11 +34,12 @@ ROWS = {
     # what asks: statements of one turn, seconds between two turns
     "gateway: high watermarks": (1, default(GatewaySettings, "suffix_quiet_poll_ms")),
     "gateway: lease": (1, TURN_S),
-    "gateway: who else lives": (1, TURN_S),
-    "gateway: what is tracked": (3, sync.POLL_S),
+    "gateway: who else lives": (0, TURN_S),
+    "gateway: what is tracked": (1, sync.POLL_S),
     "gateway: listening": (1, pool.HEARTBEAT_S),
     "worker: reports": (2, reports.QUIET_S),
-    "worker: history": (5, history.EVERY_S),
+    "worker: history": (3, history.EVERY_S),
+    "worker: standbys": (2, default(WorkerSettings, "history_position_ms")),
     "worker: position": (1, default(WorkerSettings, "history_position_ms")),
     "worker: requests": (1, requests.POLL_S),
     "worker: started requests": (1, requests.FOLLOW_EVERY_S),
@@ -48,6 +51,8 @@ ROWS = {
     "worker: watches": (2, watches.LOOK_EVERY_S),
     "worker: attendance": (2, attendance.LOOK_EVERY_S),
     "worker: topic ids": (1, identity.EVERY_S),
+    "worker: replicas": (2, replicas.LOOK_EVERY_S),
+    "worker: readiness": (4, health.LOOK_EVERY_S),
     "worker: two that listen": (2, pool.HEARTBEAT_S),
 }
 GATEWAYS = 3
@@ -68,6 +73,11 @@ def table() -> dict[str, tuple[int, int]]:
 def test_a_row_says_what_its_loop_asks_in_a_minute(name: str) -> None:
     statements, pause_s = ROWS[name]
     assert table()[name][1] == round(statements * 60 / pause_s)
+
+
+def test_the_whole_is_a_tenth_of_what_it_was_at_most() -> None:
+    before, now = table()["three gateways, one worker"]
+    assert now * 10 <= before
 
 
 @pytest.mark.parametrize("column", [0, 1])
