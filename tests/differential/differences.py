@@ -157,7 +157,7 @@ def _asks_nothing_of_a_topic(seen: Seen) -> bool:
 
 def _last_fetched(seen: Seen) -> bool:
     place = seen.place
-    refused = seen.error() == ("none", "offset_out_of_range")
+    refused = set(seen.error()) == {"none", "offset_out_of_range"}
     told = _has(seen.question.values, "last_fetched_epoch", lambda epoch: epoch != -1)
     return place is not None and place.has_suffix and refused and told
 

@@ -240,20 +240,6 @@ def world() -> World:
     return made
 
 
-def test_a_reader_that_an_older_driver_has_made_reads(world: World) -> None:
-    """It travels as its attributes, and has those that its class had there."""
-    kept = SnapshotStore(world.store, "b", "p/", OURS)  # type: ignore[arg-type]
-    extent = Extent(4, 0, len(world.log.messages_))
-    plan = Plan(kept, {}, (extent,), False)
-    topics = frozenset([LOG.topic_id.bytes])
-    ours = FoldReader(world.log, plan, topics, 1, 0, keep=False)  # type: ignore[arg-type]
-    older = FoldReader.__new__(FoldReader)
-    older.__dict__ |= {
-        name: value for name, value in vars(ours).items() if name not in ("_logs", "_told")
-    }
-    assert list(older.read(extent)) == list(ours.read(extent))
-
-
 def test_the_next_run_reads_what_came_since_and_the_record_before_it(world: World) -> None:
     world.log.add(*map(finished, range(60)))
     found = world.run()
