@@ -118,8 +118,23 @@ side_by_side = -n $(shell echo $$(( $(CORES) + $(1) < 4 ? $(CORES) + $(1) : 4 ))
 test: $(STAMP) ## what CI runs: all but tests/nightly, on one embedded stack
 	@$(BIN)/pytest $(call side_by_side,1) $(PYTEST_FLAGS)
 
+# A Go module: needs a Go toolchain and, the first time, some minutes. What it needs itself is held
+# to its go.sum, which is part of what the hash is of.
+TEMPORAL := go.temporal.io/server@v1.32.0
+TEMPORAL_HASH := h1:JQoqsVREaGc8vcuDNfuRlySiV3tVi81XUOVC9LeL/1Y=
+TEMPORAL_SERVER := .tools/temporal/server
+
+$(TEMPORAL_SERVER): | $(UV)
+	@got=$$(go mod download -json $(TEMPORAL)); \
+	grep -qF '"$(TEMPORAL_HASH)"' <<<"$$got" || { echo "$(TEMPORAL) is not what it was: $$got" >&2; exit 1; }; \
+	go -C "$$(sed -n 's/^\t"Dir": "\(.*\)",$$/\1/p' <<<"$$got")" build -mod=readonly -ldflags='-s -w' \
+	    -o $(CURDIR)/$(@D)/ ./cmd/tools/sql ./cmd/server
+
+.PHONY: temporal-server
+temporal-server: $(TEMPORAL_SERVER) ## Temporal's server for a Postgres of its own, and the tool that makes its schema
+
 .PHONY: test-all
-test-all: $(STAMP) ## that and tests/nightly, where two processes have embedded stacks
+test-all: $(STAMP) $(TEMPORAL_SERVER) ## that and tests/nightly, where two processes have embedded stacks
 	@$(BIN)/pytest tests $(call side_by_side,2) --hypothesis-profile "other examples" $(PYTEST_FLAGS)
 
 .PHONY: test-release

@@ -44,9 +44,10 @@ class ThrowawayPostgres:
         *,
         start_s: float = START_S,
         port: int | None = None,
+        binaries: Path | None = None,
     ) -> None:
         """``start_s``: how long a start may stand still. ``port``: one that is free now, if none is
-        given."""
+        given. ``binaries``: of another installation than the embedded stack's."""
         self._directory, self._settings = directory, SETTINGS | dict(settings)
         self._start_s = start_s
         self.data = directory / "data"
@@ -55,7 +56,7 @@ class ThrowawayPostgres:
             owner = system_user()
             os.chown(directory, owner.pw_uid, owner.pw_gid)
         self._user = as_system_user()
-        self.binaries = usable_binaries(directory)
+        self.binaries = binaries or usable_binaries(directory)
         self._run("initdb", "-U", "postgres", "--auth=trust", "--encoding=UTF8", "--locale=C",
             "--no-sync")  # fmt: skip
         self._process: subprocess.Popen[bytes] | None = None
@@ -103,11 +104,13 @@ class ThrowawayPostgres:
 
 
 @contextmanager
-def throwaway(settings: Mapping[str, str]) -> Iterator[ThrowawayPostgres]:
+def throwaway(
+    settings: Mapping[str, str], binaries: Path | None = None
+) -> Iterator[ThrowawayPostgres]:
     """A server that is not started yet; it and its data are gone at the end."""
     directory = Path(tempfile.mkdtemp(prefix="tideline-postgres-"))
     directory.chmod(0o755)
-    server = ThrowawayPostgres(directory, LARGE | dict(settings))
+    server = ThrowawayPostgres(directory, LARGE | dict(settings), binaries=binaries)
     try:
         yield server
     finally:
