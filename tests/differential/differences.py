@@ -175,7 +175,9 @@ def _leader_epoch(seen: Seen) -> bool:
 
 
 def _ends_at_boundary(seen: Seen) -> bool:
-    if seen.name != "records" or seen.place is None or not seen.gateway:
+    if seen.name != "records" or seen.place is None:
+        return False
+    if not seen.gateway or seen.gateway == MISSING:
         return False
     ends = int(seen.gateway[-1][1]) + 1
     whole = seen.broker[: len(seen.gateway)] == seen.gateway
