@@ -178,7 +178,6 @@ def main() -> int:
     parser.add_argument("--case", action="append", help="a part of a case's name; default: all")
     parser.add_argument("--share", type=float, default=1.0, help="of each case's requests")
     parser.add_argument("--kroxylicious", type=Path, help="a directory with its jars")
-    parser.add_argument("--transport", choices=["python", "native"], default="native")
     parser.add_argument("--reports", type=Path, default=Path("reports"))
     arguments = parser.parse_args()
     cases = [
@@ -190,11 +189,10 @@ def main() -> int:
     def step(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
-    settings = {"TIDELINE_GATEWAY_TRANSPORT": arguments.transport}
-    with own_stack(step, brokers=1, settings=settings) as stack:
+    with own_stack(step, brokers=1) as stack:
         tables = run(stack, arguments.rounds, cases, arguments.kroxylicious, step)
     where = f"{machine()}, load average {os.getloadavg()[0]:.1f}"
-    text = f"{tables}\n\nTransport {arguments.transport}; {where}\n"
+    text = f"{tables}\n\n{where}\n"
     arguments.reports.mkdir(parents=True, exist_ok=True)
     (arguments.reports / "classic-traffic.md").write_text(text)
     print(text)

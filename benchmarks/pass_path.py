@@ -3,9 +3,8 @@
 No stack: one gateway process over real sockets between a client and a broker that answers from
 canned bytes, so that the CPU time of the gateway's process is that of the pass path alone. Figures
 are medians of rounds in which every way has its turn: a gateway that tracks nothing, one that
-tracks topics that no request names, the same with the native transport (``--native``), a second
-tree of the same project (``--tree``), a warm Kroxylicious (``--kroxylicious``, a directory with its
-jars) and the broker itself.
+tracks topics that no request names, a second tree of the same project (``--tree``), a warm
+Kroxylicious (``--kroxylicious``, a directory with its jars) and the broker itself.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -46,7 +45,7 @@ from tideline.gateway.context import ApiKey
 from tideline.gateway.messages import NO_TIME, Messages, messages
 from tideline.kafka.framing import FrameProtocol
 from tideline.kafka.protocol import encode_request, encode_response, parse_header
-from tideline.settings import EventLoop, Transport
+from tideline.settings import EventLoop
 from tideline.stack.certificates import Authority
 
 CLASSIC, CLASSIC_ID = "classic-topic", UUID(int=2**100)
@@ -206,9 +205,7 @@ def _encrypted(tls: Path) -> dict[str, str]:
     }
 
 
-def serve_gateway(
-    broker_port: int, partitions: int, loop: EventLoop, tls: Path | None, transport: Transport
-) -> None:
+def serve_gateway(broker_port: int, partitions: int, loop: EventLoop, tls: Path | None) -> None:
     """The same with a gateway; ``partitions`` are tracked, of topics that nobody names."""
     from tideline.control_plane.memory import MemoryControlPlane
     from tideline.gateway.allocator import keep_freed_memory
@@ -237,7 +234,6 @@ def serve_gateway(
                     "TIDELINE_GATEWAY_STATE_DIR": state,
                     "TIDELINE_POSTGRES_DSN": f"host={HOST} port=1",
                     "TIDELINE_S3_ENDPOINT": f"http://{HOST}:1",
-                    "TIDELINE_GATEWAY_TRANSPORT": transport,
                     **(_encrypted(tls) if tls else {}),
                 }
             )
@@ -399,7 +395,6 @@ def main() -> int:
     parser.add_argument("--broker-port", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--partitions", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--loop", choices=["asyncio", "uvloop"], help=argparse.SUPPRESS)
-    parser.add_argument("--native", action="store_true", help="with the native transport, too")
     parser.add_argument("--certificates", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--tls", action="store_true", help="on both sides of each proxy")
     parser.add_argument("--rounds", type=int, default=5)
@@ -415,11 +410,7 @@ def main() -> int:
         return 0
     if arguments.role == "gateway":
         serve_gateway(
-            arguments.broker_port,
-            arguments.partitions,
-            arguments.loop,
-            arguments.certificates,
-            "native" if arguments.native else "python",
+            arguments.broker_port, arguments.partitions, arguments.loop, arguments.certificates
         )
         return 0
     cases = [
@@ -447,20 +438,17 @@ def main() -> int:
             partitions: int,
             tree: Path | None = None,
             loop: EventLoop = "uvloop",
-            more: Sequence[str] = (),
         ) -> Way:
             pid, port = children.enter_context(
                 _child(
                     "--role", "gateway", "--broker-port", str(broker), "--loop", loop,
-                    "--partitions", str(partitions), *encrypted, *more, tree=tree,
+                    "--partitions", str(partitions), *encrypted, tree=tree,
                 )
             )  # fmt: skip
             return Way(name, port, pid)
 
         ways = [] if arguments.quick else [add("nothing tracked", 0)]
         ways.append(add("topics tracked", TRACKED_PARTITIONS))
-        if arguments.native:
-            ways.append(add("topics tracked, native", TRACKED_PARTITIONS, more=["--native"]))
         if arguments.asyncio:
             ways.append(add("topics tracked, asyncio", TRACKED_PARTITIONS, loop="asyncio"))
         if arguments.tree:

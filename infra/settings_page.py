@@ -19,7 +19,6 @@ CLASSES = (
     settings.PlacesSettings,
     settings.TemporalSettings,
     settings.GatewaySettings,
-    settings.TransportSettings,
     settings.HistorySettings,
     settings.WorkerSettings,
     settings.RebuildSettings,

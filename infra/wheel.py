@@ -23,10 +23,14 @@ class NativeLibrary(BuildHookInterface[Any]):
     """Builds it where cargo is, else takes the one that was built before."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """See ``BuildHookInterface``. An editable installation finds it in the source tree, and on
-        other systems than Linux there is none."""
-        if version != "standard" or not sys.platform.startswith("linux"):
+        """See ``BuildHookInterface``. An editable installation finds it in the source tree."""
+        if version != "standard":
             return
+        if not sys.platform.startswith("linux"):
+            self.app.abort(
+                f"a wheel carries the native library, which is for Linux: this is {sys.platform}. "
+                "Build it on Linux; an editable installation is possible anywhere"
+            )
         library = Path(self.root) / LIBRARY
         if shutil.which("cargo") is not None:
             manifest = ["--manifest-path", str(Path(self.root) / "wire/Cargo.toml")]
@@ -34,8 +38,7 @@ class NativeLibrary(BuildHookInterface[Any]):
         elif not library.is_file():
             self.app.abort(
                 f"cargo was not found, and {library} was not built before: the wheel carries the "
-                "native library. Install Rust 1.82 or newer; or make a wheel without it, whose "
-                "gateways need TIDELINE_GATEWAY_TRANSPORT=python, by HATCH_BUILD_NO_HOOKS=true"
+                "native library. Install Rust 1.82 or newer"
             )
         platform = re.sub(r"[-.]", "_", sysconfig.get_platform())
         build_data["pure_python"] = False

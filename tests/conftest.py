@@ -49,14 +49,8 @@ PARTS_VARIABLE = "TIDELINE_TEST_PARTS"
 HOMES_VARIABLE = "TIDELINE_TEST_HOMES"
 """Tells the processes of a run where the homes of their stacks go; set by the first of them."""
 
-
-TRANSPORT_VARIABLE = "TIDELINE_TEST_TRANSPORT"
-"""What its gateways serve their clients by; the product's default by default."""
-
 SHARED = {PLACES: "50"}
 """Tests that share a stack do not wait for each other's topics."""
-if TRANSPORT_VARIABLE in os.environ:
-    SHARED["TIDELINE_GATEWAY_TRANSPORT"] = os.environ[TRANSPORT_VARIABLE]
 
 TESTS = Path(__file__).parent
 REQUESTS = re.compile(r'^inkless_gateway_requests_total\{api="(\w+)",[^}]*\} (\S+)$', re.MULTILINE)

@@ -150,8 +150,6 @@ Locations = Annotated[str, AfterValidator(_fetched_from)]
 
 EventLoop = Literal["uvloop", "asyncio"]
 """Values of ``TIDELINE_GATEWAY_EVENT_LOOP``."""
-Transport = Literal["python", "native"]
-"""Values of ``TIDELINE_GATEWAY_TRANSPORT``."""
 
 
 class _Base(BaseSettings):
@@ -285,20 +283,7 @@ class KafkaSecuritySettings(_Base):
         return self
 
 
-class TransportSettings(_Base):
-    """By what a gateway serves its clients."""
-
-    gateway_transport: Transport = Field(
-        "native",
-        description="what connections are served by; native takes less CPU for what passes, needs "
-        "the built library, and with TLS a Python whose ssl is linked to OpenSSL's shared library; "
-        "python needs neither",
-    )
-
-
-class GatewaySettings(
-    TransportSettings, ControlPlaneSettings, ObjectStoreSettings, KafkaSecuritySettings
-):
+class GatewaySettings(ControlPlaneSettings, ObjectStoreSettings, KafkaSecuritySettings):
     """One gateway beside one broker."""
 
     gateway_id: int = Field(ge=0, description="stable number of this gateway; the node id")

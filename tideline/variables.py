@@ -26,7 +26,6 @@ OTHERS = {
     "TIDELINE_TEST_HOME": "tests: the home of a stack to reuse and leave running",
     "TIDELINE_TEST_HOMES": "tests: where the homes of a run's stacks are",
     "TIDELINE_TEST_PARTS": "tests: the parts of a stack to start",
-    "TIDELINE_TEST_TRANSPORT": "tests: what the gateways of a run's stack serve their clients by",
     "TIDELINE_PASSWORD": "`compose.yaml`: the password of the login roles",
 }
 """What each name is for that is read as a variable and is no setting, or is only carried along."""

@@ -22,13 +22,11 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--first", type=int, default=0, help="connections to leave out")
     parser.add_argument("--at-once", type=int, default=32, help="connections side by side")
     parser.add_argument("--home", help="of a stack that stays; default: one of its own")
-    parser.add_argument("--transport", choices=["python", "native"], default="native")
     asked = parser.parse_args(given)
     end_as_by_ctrl_c()
     home = Path(asked.home or tempfile.mkdtemp(prefix="tideline-fuzz-"))
     home.chmod(0o755)
-    settings = {**SETTINGS, "TIDELINE_GATEWAY_TRANSPORT": asked.transport}
-    stack = Stack.up(home, brokers=1, parts=PARTS, settings=settings)
+    stack = Stack.up(home, brokers=1, parts=PARTS, settings=SETTINGS)
     try:
         result = run(
             stack,

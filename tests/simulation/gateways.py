@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 from uuid import UUID
 
+from tests.simulation.asyncio_transport import AsyncioTransport
 from tests.simulation.broker_wire import PORT, host_of
 from tests.simulation.bucket import footer_of
 from tests.simulation.clients import History, timestamp_ms
@@ -247,7 +248,6 @@ class Gateway:
             gateway_peers=self._peers,
             gateway_lease_ms=LEASE_MS,
             gateway_stand_in=self._stand_in() if self._world.stands_in else "",
-            gateway_transport="python",  # its sockets can be those of the world
             **self._world.settings,
         ).model_copy(update={**self._world.tight, "gateway_state_dir": self.home})
         directory = StateDirectory.hold(self.home, self.number, patience_s=0)
@@ -279,7 +279,9 @@ class Gateway:
             peers = parts.leaders.peers
             presence = Presence(parts.lease, peers, self.number)
             nodes = NodeAddresses(settings.gateway_peers)
-            server = GatewayServer(settings, rules, connections, parts.room, nodes)
+            server = GatewayServer(
+                settings, rules, connections, parts.room, nodes, makes_transport=AsyncioTransport
+            )
             stand_ins = StandIns(settings, server, nodes, peers, cluster)
             await stand_ins.take()
             await spawn(parts.start(), "start")

@@ -38,7 +38,6 @@ from tideline.gateway.transactions import OpenTransactions
 from tideline.gateway.transport.addresses import NodeAddresses
 from tideline.gateway.transport.server import GatewayServer
 from tideline.kafka.client import KafkaCluster
-from tideline.kafka.native_look import why_python
 from tideline.kafka.security import KafkaSecurity
 from tideline.kafka.wire import library
 from tideline.object_store.async_store import S3ObjectStore
@@ -212,10 +211,7 @@ def main() -> int:
     try:
         settings = load(GatewaySettings)
         structlog.contextvars.bind_contextvars(gateway=settings.gateway_id)
-        if settings.gateway_transport == "native":
-            library()  # or it is refused at once
-        if (why := why_python()) is not None:
-            log.warning("batches are looked into by Python alone, which costs more", reason=why)
+        library()  # or it is refused at once
         directory = StateDirectory.hold(settings.gateway_state_dir, settings.gateway_id)
         keep_freed_memory()
         preload()

@@ -27,10 +27,10 @@ from tideline.gateway.metrics import HANDED_BACK, LOST_PLACES, STAND_IN_CONNECTI
 from tideline.gateway.paired_broker import why_not_supported
 from tideline.gateway.tracking.peers import Peers
 from tideline.gateway.transport.addresses import Address, NodeAddresses
+from tideline.gateway.transport.broker import Broker
 from tideline.gateway.transport.hand_over import hand_over
-from tideline.gateway.transport.server import GatewayServer, Served
+from tideline.gateway.transport.server import GatewayServer
 from tideline.gateway.transport.serving import ServedConnection
-from tideline.gateway.transport.upstream import Broker
 from tideline.kafka.client import KafkaCluster, Node
 from tideline.settings import GatewaySettings
 
@@ -214,7 +214,7 @@ class _Place:
         accepts = "accepting" if self.listener.listening else "refusing"
         return f"{accepts}, {len(self.connections())} connections"
 
-    def _accept(self) -> Served:
+    def _accept(self) -> ServedConnection:
         found = self._stood_in_for
         assert found is not None  # it listens
         broker = Broker(self._node, (found.host, found.port))

@@ -1,23 +1,22 @@
-"""A look into the batches of a Produce by the native library, where that is there.
+"""A look into the batches of a Produce by the native library.
 
 It says of a batch that it is fine, whatever its topic allows, or nothing; then the rules of
 :mod:`tideline.kafka.produced` have to look, which alone refuse. So nothing depends on it but what a
-batch costs: without the library, or with one of another version, those rules are all there is.
+batch costs.
 """
 
 from __future__ import annotations
 
 import ctypes
 import struct
-from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tideline.domain.topic_configs import TopicLimits
 from tideline.kafka.batches import last_sequence
 from tideline.kafka.named_topics import MOST_WALKED, NamedKey, uuid_of
 from tideline.kafka.produced import timestamp_range
 from tideline.kafka.protocol import RequestHeader
-from tideline.kafka.wire import LibraryMissing, library, library_with_the_lock
+from tideline.kafka.wire import library_with_the_lock
 
 LOOKED_BYTES = 1024 * 1024
 """Of the records of one request: a look at them takes 0.1 ms, and 4 ms at the very most."""
@@ -74,13 +73,13 @@ def looked_produce(frame: bytes, header: RequestHeader) -> list[LookedPart] | No
     :func:`~tideline.kafka.named_topics.walked_produce` would say the same if its bound were
     :data:`LOOKED_BYTES`, and each with as many bytes as a batch has at least. ``None``: nobody has
     looked."""
-    native = _native()
-    if native is None:
-        return None
     size, version = len(frame), header.api_version
     room, made = next((each for each in _ROOMS if size < each[0] * _LEAST_BYTES), _ROOMS[-1])
     rows = made()
-    count = native(frame, size, header.body_start, version, LOOKED_BYTES, rows, room)
+    # A thread that keeps the interpreter's lock for a look, which is short, does not wait for it:
+    # to get it back from one that computes takes 5 ms.
+    look = library_with_the_lock().wire_look
+    count = look(frame, size, header.body_start, version, LOOKED_BYTES, rows, room)
     if count < 0:
         return None
     found: list[LookedPart] = []
@@ -93,23 +92,3 @@ def looked_produce(frame: bytes, header: RequestHeader) -> list[LookedPart] | No
         batch = FineBatch._make(row[6:]) if fine else None
         found.append(LookedPart(key, partition, start, start + records, batch))
     return found
-
-
-def why_python() -> str | None:
-    """Why no batch is looked into by the library; ``None``: that is done. Loads it."""
-    try:
-        library()
-    except LibraryMissing as error:
-        return error.reason
-    _native()
-    return None
-
-
-@cache
-def _native() -> Any:
-    try:
-        # A thread that keeps the interpreter's lock for a look, which is short, does not wait for
-        # it: to get it back from one that computes takes 5 ms.
-        return library_with_the_lock().wire_look
-    except LibraryMissing:
-        return None

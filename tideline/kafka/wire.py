@@ -26,10 +26,7 @@ from tideline.kafka.wire_tls import TlsRules, linked_to_openssl
 LIBRARY = native_library()
 ABI = 3
 """As in ``wire/src/abi.rs``: who changes the border counts it on in both places."""
-REMEDY = (
-    "In a source tree `make setup` builds it; a wheel that was made on Linux carries it; or set "
-    "TIDELINE_GATEWAY_TRANSPORT=python"
-)
+REMEDY = "In a source tree `make setup` builds it; a wheel carries it"
 APIS, BOUNDS = 128, 2
 _HEAD = struct.Struct("=IIQQQQ")
 _KEY = struct.Struct("=BH")
@@ -41,12 +38,7 @@ _GONE = -1
 
 
 class LibraryMissing(UsageError):
-    """The native transport is asked for and its library is not there, or is another one."""
-
-    def __init__(self, message: str, reason: str = "") -> None:
-        super().__init__(message)
-        self.reason = reason
-        """What is wrong with the library alone, for who can do without."""
+    """The native library is not there, or is another one, or there is no OpenSSL for it."""
 
 
 class Treatment(IntEnum):
@@ -130,7 +122,7 @@ class Close(IntEnum):
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Bounds of one engine, in the order of ``Limits`` in ``wire/src/engine.rs``. What they mean is
-    said where the Python transport has them."""
+    said in :mod:`tideline.gateway.transport.server` and the settings."""
 
     max_frame_bytes: int
     max_answer_bytes: int
@@ -172,17 +164,14 @@ def library() -> ctypes.CDLL:
         found = ctypes.CDLL(str(LIBRARY))
     except OSError as error:
         raise LibraryMissing(
-            "TIDELINE_GATEWAY_TRANSPORT=native needs the native library, which cannot be loaded: "
-            f"{error}. {REMEDY}",
-            f"the native library cannot be loaded: {error}",
+            f"gateways need the native library, which cannot be loaded: {error}. {REMEDY}"
         ) from error
     told = _version_of(found)
     wanted = f"version {__version__} with border {ABI}"
     if told != wanted:
         raise LibraryMissing(
             f"the native library {LIBRARY} is {told}: {wanted} is needed, of the same version as "
-            f"the Python beside it. {REMEDY}",
-            f"the native library {LIBRARY} is {told}, not {wanted}",
+            f"the Python beside it. {REMEDY}"
         )
     handle, number, size = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_size_t
     integer, data = ctypes.c_int, ctypes.c_char_p
@@ -502,9 +491,9 @@ class Wire:
 
 def _without_openssl(reason: str) -> LibraryMissing:
     return LibraryMissing(
-        "TLS of the native transport needs the OpenSSL that Python's module ssl has loaded: "
-        f"{reason}. Use a Python that is linked to OpenSSL's shared library, as those of Linux "
-        "distributions are, or set TIDELINE_GATEWAY_TRANSPORT=python"
+        "TLS of a gateway needs the OpenSSL that Python's module ssl has loaded: "
+        f"{reason}, {sys.executable} with {ssl.OPENSSL_VERSION}. Use a Python that is linked to "
+        "OpenSSL's shared library, as those of Linux distributions are"
     )
 
 

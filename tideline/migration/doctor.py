@@ -25,7 +25,6 @@ from tideline.domain.kafka_release import TRIED, UPGRADE, described, is_too_old,
 from tideline.domain.preflight import TIERING_SWITCH, WAIT_FOR_STANDBYS, GatewayHealth
 from tideline.errors import TidelineError, UnreachableError
 from tideline.kafka.client import KafkaCluster
-from tideline.kafka.native_look import why_python
 from tideline.kafka.security import KafkaSecurity
 from tideline.kafka.topic_observer import TopicObserver
 from tideline.kafka.wire import ABI, LibraryMissing, find_openssl, library
@@ -33,7 +32,7 @@ from tideline.migration.connections import monotonic_ms
 from tideline.object_store.client import ObjectStoreClient, ObjectStoreUnavailable
 from tideline.object_store.features import Features, probe_features
 from tideline.object_store.late_put import LatePut, probe_late_put
-from tideline.settings import Transport, TransportSettings, WorkerSettings, load
+from tideline.settings import WorkerSettings
 
 APPLICATION = "tideline-doctor"
 PATIENCE_S = 20.0
@@ -398,23 +397,19 @@ async def _gateway(
     return ok(name, f"{gateway.version} at {where} beside broker {gateway.broker_id}")
 
 
-async def _transport(_: _Parts) -> list[Finding]:
-    return [serves_by(load(TransportSettings).gateway_transport)]
+async def _native_library(_: _Parts) -> list[Finding]:
+    return [gateways_library()]
 
 
-def serves_by(transport: Transport) -> Finding:
-    """What a gateway of this installation, with these settings, would serve its clients by. None
-    may be meant to run here: what is missing is a warning."""
-    check = "gateway transport"
-    if transport == "python":
-        why = why_python()
-        by = "the library" if why is None else f"Python alone, which costs more: {why}"
-        return ok(check, f"{transport}, {__version__}; batches are looked into by {by}")
-    told = f"{transport}, library {__version__} (border {ABI})"
+def gateways_library() -> Finding:
+    """Whether a gateway of this installation would start here, without TLS and with it. None may be
+    meant to: what is missing is a warning."""
+    check = "native library"
     try:
         library()
     except LibraryMissing as error:
         return Finding(check, Verdict.WARNING, "a gateway would not start here", str(error))
+    told = f"{__version__} (border {ABI})"
     try:
         find_openssl()
     except LibraryMissing as error:
@@ -454,7 +449,7 @@ _CHECKS: tuple[tuple[str, str, Look], ...] = (
     ("installation", "`tideline installation show`", _installation),
     ("brokers closed", "see the checks of postgres and brokers", _attestation),
     ("gateways", "see the checks of postgres and brokers", _gateways),
-    ("gateway transport", "TIDELINE_GATEWAY_TRANSPORT", _transport),
+    ("native library", "how Tideline was installed", _native_library),
     ("temporal", "TIDELINE_TEMPORAL_ADDRESS, TIDELINE_TEMPORAL_NAMESPACE", _temporal),
 )
 """Name, what to look at when it cannot be made, and how."""

@@ -46,7 +46,6 @@ class Process:
             gateway_advertised=f"127.0.0.1:{own}",
             gateway_peers=f"1=127.0.0.1:{own},2=127.0.0.1:1",
             gateway_stand_in=f"1=127.0.0.1:1,2=127.0.0.1:{self.stand_in}",
-            gateway_transport="python",
         )
         self.standing = Standing(1)
         self.ends = 0

@@ -25,7 +25,7 @@ VIOLATIONS = {
     "tideline/airflow/wiring.py": "import boto3",
     "dags/tideline_gc.py": "import tideline.control_plane",
     "tideline/gateway/messages.py": "import tideline.gateway.produce.handler",
-    "tideline/gateway/transport/upstream.py": "import tideline.gateway.tracking.view",
+    "tideline/gateway/transport/broker.py": "import tideline.gateway.tracking.view",
     "spark/common/session.py": "import spark.gc.job",
     "tideline/airflow/temporal/hook.py": "import tideline.errors",
 }

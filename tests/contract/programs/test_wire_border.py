@@ -17,7 +17,7 @@ from tideline import __version__
 from tideline.errors import ExitCode
 from tideline.kafka import wire
 from tideline.kafka.wire import ABI, LIBRARY, LibraryMissing, library
-from tideline.migration.doctor import Verdict, serves_by
+from tideline.migration.doctor import Verdict, gateways_library
 
 ROOT = Path(__file__).parents[3]
 SOURCES = ROOT / "wire/src"
@@ -100,11 +100,10 @@ GATEWAY = {
     "TIDELINE_GATEWAY_ADVERTISED": "127.0.0.1:19192",
     "TIDELINE_GATEWAY_BROKER": "127.0.0.1:19092",
     "TIDELINE_GATEWAY_PEERS": "1=127.0.0.1:19192",
-    "TIDELINE_GATEWAY_TRANSPORT": "native",
 }
 
 
-def test_a_gateway_that_is_to_serve_natively_does_not_start_without_the_library(
+def test_a_gateway_does_not_start_without_the_library(
     tmp_path: Path,
 ) -> None:
     script = (
@@ -126,33 +125,25 @@ def test_a_gateway_that_is_to_serve_natively_does_not_start_without_the_library(
     )
     told = ran.stdout + ran.stderr
     assert ran.returncode == ExitCode.USAGE, told
-    assert "TIDELINE_GATEWAY_TRANSPORT=native needs the native library" in told
+    assert "gateways need the native library" in told
     assert "none.so" in told
     assert "make setup" in told
-    assert "TIDELINE_GATEWAY_TRANSPORT=python" in told
     assert not state.exists(), "refused before anything else begins"
 
 
 @pytest.mark.usefixtures("loaded_anew")
-def test_the_doctor_says_by_what_a_gateway_would_serve_or_why_none_would_start(
+def test_the_doctor_says_why_a_gateway_would_not_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    by_python = serves_by("python")
-    assert by_python.verdict is Verdict.OK
-    assert "batches are looked into by the library" in by_python.found
-    found = serves_by("native")
+    found = gateways_library()
     assert found.verdict is Verdict.OK
-    assert f"library {__version__} (border {ABI}), TLS by OpenSSL" in found.found
+    assert f"{__version__} (border {ABI}), TLS by OpenSSL" in found.found
     monkeypatch.setattr(wire, "linked_to_openssl", lambda: None)
-    without_tls = serves_by("native")
+    without_tls = gateways_library()
     assert without_tls.verdict is Verdict.WARNING
     assert "a gateway with TLS would not start" in without_tls.found
     monkeypatch.setattr(wire, "LIBRARY", tmp_path / "none.so")
     library.cache_clear()
-    without = serves_by("native")
+    without = gateways_library()
     assert without.verdict is Verdict.WARNING
     assert "make setup" in without.remedy
-    without = serves_by("python")
-    assert without.verdict is Verdict.OK
-    assert "by Python alone" in without.found
-    assert "none.so" in without.found

@@ -13,13 +13,12 @@ from tests.support.waiting import bounded
 from tests.unit.kafka.fake_broker import FakeBroker
 from tideline.gateway.context import ConnectionRegistry, Passing, Rules
 from tideline.gateway.room import Room
+from tideline.gateway.transport.native import NativeTransport
 from tideline.gateway.transport.server import GatewayServer, WhyUnfit
+from tideline.gateway.transport.serving import MakesTransport
 from tideline.kafka.client import KafkaCluster
 from tideline.settings import GatewaySettings
 
-TRANSPORTS = ("python", "native")
-transport = TRANSPORTS[0]
-"""What gateways of this test serve their connections by; see ``each_transport`` in conftest.py."""
 NOWHERE = "127.0.0.1:1"
 """An address where nothing listens."""
 
@@ -102,19 +101,27 @@ async def gateway(
     *,
     passing: Passing | None = None,
     why_unfit: WhyUnfit | None = None,
+    makes_transport: MakesTransport = NativeTransport,
     **changes: str,
 ) -> AsyncIterator[Gateway]:
     """A running gateway; ``changes`` are settings. Rules may need our own way to the broker.
     ``passing``: what is tracked."""
     host, port = broker.address if isinstance(broker, FakeBroker) else broker
-    changes.setdefault("gateway_transport", transport)
     settings = gateway_settings(f"{host}:{port}", gateway_listen="127.0.0.1:1", **changes)
     settings = settings.model_copy(update={"gateway_listen": ("127.0.0.1", 0)})
     cluster = KafkaCluster([(host, port)], timeout_ms=60_000)
     table = rules(cluster) if callable(rules) else rules or {}
     connections = ConnectionRegistry()
     room = Room(settings.gateway_memory_max_bytes)
-    server = GatewayServer(settings, table, connections, room, passing=passing, why_unfit=why_unfit)
+    server = GatewayServer(
+        settings,
+        table,
+        connections,
+        room,
+        passing=passing,
+        why_unfit=why_unfit,
+        makes_transport=makes_transport,
+    )
     await server.start()
     try:
         yield Gateway(server, connections, room)

@@ -18,8 +18,6 @@ from tests.unit.kafka.fake_broker import FakeBroker
 from tideline.domain.admission import BURST_S, Bound
 from tideline.gateway.transport.admission import CLOSINGS_TOLD, Telling, address_of
 
-pytestmark = pytest.mark.usefixtures("each_transport")
-
 
 @pytest.fixture
 async def broker() -> AsyncIterator[FakeBroker]:

@@ -243,7 +243,6 @@ async def test_a_quota_that_changes_is_known_at_the_next_look(
     following.cancel()
 
 
-@pytest.mark.usefixtures("each_transport")
 async def test_a_muted_client_is_answered_what_it_has_asked_and_begins_nothing_new() -> None:
     """As Kafka mutes a channel: what is throttled is what comes next."""
     began: list[float] = []
@@ -266,7 +265,6 @@ async def test_a_muted_client_is_answered_what_it_has_asked_and_begins_nothing_n
         client.close()
 
 
-@pytest.mark.usefixtures("each_transport")
 async def test_what_a_muted_client_has_sent_is_not_held_for_longer_than_a_client_waits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -299,7 +297,6 @@ async def test_what_a_muted_client_has_sent_is_not_held_for_longer_than_a_client
         patient.close()
 
 
-@pytest.mark.usefixtures("each_transport")
 async def test_a_muted_client_is_answered_when_its_gateway_stops() -> None:
     """What it has sent is not waited for in vain: a stop would take its whole patience for it."""
     began: list[int] = []

@@ -64,7 +64,6 @@ async def attacked(directory: Path, state: str) -> AsyncIterator[tuple[Gateway, 
         await bench.close()
 
 
-@pytest.mark.usefixtures("each_transport")
 @pytest.mark.parametrize("state", STATES)
 async def test_hostile_clients_end_their_own_connections_and_leave_nothing(
     tmp_path: Path, state: str
@@ -91,7 +90,6 @@ async def test_hostile_clients_end_their_own_connections_and_leave_nothing(
     assert wrong == []
 
 
-@pytest.mark.usefixtures("each_transport")
 @pytest.mark.parametrize("what", FOUND)
 async def test_what_was_found_once_is_refused_without_a_traceback(
     tmp_path: Path, what: str

@@ -1,5 +1,5 @@
-"""What only the native transport has: a copy of what passing goes by, and the moments in which that
-changes. What holds of every transport is in ``test_transport.py``."""
+"""What the library has of its own: a copy of what passing goes by, and the moments in which that
+changes. What is seen of the transport from outside is in ``test_transport.py``."""
 
 from __future__ import annotations
 
@@ -43,11 +43,6 @@ from tideline.gateway.transport.dialling import AT_ONCE, Dialling
 from tideline.gateway.transport.native import NativeConnection, treated
 from tideline.kafka.protocol import RequestHeader, encode_request, parse_header, request_class
 from tideline.kafka.wire import LIBRARY, LibraryMissing, Treatment, library
-
-
-@pytest.fixture(autouse=True)
-def _native(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.unit.gateway.gateway_under_test.transport", "native")
 
 
 @dataclass
@@ -97,17 +92,18 @@ async def shown(under_test: Gateway) -> Client:
     return client
 
 
-async def test_what_passes_is_not_seen_by_python_and_counted() -> None:
+async def test_what_passes_is_not_seen_by_python_and_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with FakeBroker(echo) as broker, gateway(broker) as under_test:
         client = await shown(under_test)
         before = counted("requests", path="passed", api="Heartbeat")
-        (connection,) = under_test.connections
-        assert isinstance(connection, NativeConnection)
-        began = connection.last_active
+        seen: list[object] = []
+        monkeypatch.setattr(NativeConnection, "_take", lambda *taken: seen.append(taken))
         await client.send(*(frame(n) for n in range(1, 30)))
         for n in range(1, 30):
             assert (await client.receive())[:4] == n.to_bytes(4, "big")
-        assert connection.last_active == began
+        assert seen == []
         await until(lambda: counted("requests", path="passed", api="Heartbeat") == before + 29)
         client.close()
 
@@ -214,7 +210,7 @@ async def test_a_produce_behind_one_that_python_has_is_pythons_too() -> None:
 
 
 @pytest.mark.parametrize("error", [OSError("the peer has left"), RuntimeError("a defect")])
-@pytest.mark.parametrize("step", ["_connected", "keep_socket_alive", "encrypt_to_brokers"])
+@pytest.mark.parametrize("step", ["_connected", "keep_alive", "encrypt_to_brokers"])
 async def test_a_connection_to_the_broker_that_cannot_be_opened_for_whatever_reason_is_told(
     monkeypatch: pytest.MonkeyPatch, step: str, error: Exception
 ) -> None:
@@ -492,5 +488,5 @@ def test_a_library_that_is_not_there_is_told_with_the_remedy(
     assert LIBRARY.exists()
     monkeypatch.setattr("tideline.kafka.wire.LIBRARY", tmp_path / "none.so")
     library.cache_clear()
-    with pytest.raises(LibraryMissing, match=r"make setup.*TIDELINE_GATEWAY_TRANSPORT=python"):
+    with pytest.raises(LibraryMissing, match=r"none\.so.*make setup.*wheel"):
         library()

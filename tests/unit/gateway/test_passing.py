@@ -211,7 +211,6 @@ async def test_metadata_passes_only_while_no_name_is_hidden(bench: TrackedBench)
     assert not passes(bench, request)
 
 
-@pytest.mark.usefixtures("each_transport")
 @pytest.mark.parametrize("row", [PENDING, SUFFIX])
 async def test_through_sockets_a_classic_request_passes_and_a_tracked_one_does_not(
     bench: TrackedBench, row: TrackedPartition

@@ -39,7 +39,7 @@ from tideline.gateway.produce.examination import (
 from tideline.gateway.produce.partition import header_of
 from tideline.gateway.turn import TurnBudget
 from tideline.gateway.unpacking import Unpacking
-from tideline.kafka import native_look, records
+from tideline.kafka import records
 from tideline.kafka.produced import ValidBatch
 from tideline.kafka.protocol import decode_response, encode_request, parse_header
 
@@ -101,7 +101,7 @@ async def test_a_request_of_many_bytes_is_taken_at_once_if_the_library_looks_int
     await warmed(bench)
     six = produce(*((TOPIC, n % 2, SIXTEEN_KB) for n in range(6)))
     assert set(outcomes(await bench.ask(six))) == {(TOPIC, 0), (TOPIC, 1)}
-    monkeypatch.setattr(native_look, "_native", lambda: None)
+    monkeypatch.setattr("tideline.gateway.context.looked_produce", lambda *_: None)
     monkeypatch.setattr(records, "_native", lambda: None)
     answer = await bench.ask(six)
     assert outcomes(answer) == {(TOPIC, 0): ("none", 187), (TOPIC, 1): ("none", 92)}
@@ -263,7 +263,7 @@ async def test_of_a_request_that_waits_after_all_its_records_are_not_held_twice(
     bench: TrackedBench, monkeypatch: pytest.MonkeyPatch, native: bool
 ) -> None:
     if not native:
-        monkeypatch.setattr(native_look, "_native", lambda: None)
+        monkeypatch.setattr("tideline.gateway.context.looked_produce", lambda *_: None)
         monkeypatch.setattr(records, "_native", lambda: None)
     await warmed(bench)
     bench.plane.fence(bench.parts.lease.incarnation)
@@ -416,7 +416,7 @@ def test_all_ways_take_the_same_and_tell_the_same(
         for at_once in (True, False):
             with pytest.MonkeyPatch.context() as patch:
                 if not native:
-                    patch.setattr(native_look, "_native", lambda: None)
+                    patch.setattr("tideline.gateway.context.looked_produce", lambda *_: None)
                     patch.setattr(records, "_native", lambda: None)
                 if not at_once:
                     patch.setattr(handler, "appended_at_once", lambda *_: None)

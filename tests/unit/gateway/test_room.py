@@ -73,9 +73,6 @@ def test_when_full_frames_that_are_half_read_are_finished_one_after_the_other() 
     assert room.may_finish(another)
 
 
-each_transport = pytest.mark.usefixtures("each_transport")
-
-
 def held_until(release: asyncio.Event) -> Callable[[RequestHeader, bytes], Awaitable[bytes | None]]:
     """A broker that answers heartbeats then, and everything else at once."""
 
@@ -106,7 +103,6 @@ async def crowd(
     return made, sending
 
 
-@each_transport
 async def test_a_process_without_room_reads_nobody_and_then_answers_everybody() -> None:
     release = asyncio.Event()
     async with FakeBroker(held_until(release)) as broker, gateway(broker) as under_test:
@@ -128,7 +124,6 @@ async def test_a_process_without_room_reads_nobody_and_then_answers_everybody() 
         await until(lambda: room.left == 5_000_000)
 
 
-@each_transport
 @pytest.mark.parametrize("part", [b"", b"x" * 20_000])
 async def test_a_client_that_ends_within_a_frame_gives_its_room_back(part: bytes) -> None:
     async with (
@@ -147,7 +142,6 @@ async def test_a_client_that_ends_within_a_frame_gives_its_room_back(part: bytes
         await until(lambda: room.left == before)
 
 
-@each_transport
 async def test_a_connection_that_is_refused_gives_back_the_room_of_what_came_behind() -> None:
     async with FakeBroker(echo) as broker, gateway(broker) as under_test:
         room = under_test.room

@@ -29,7 +29,6 @@ from tideline.kafka.errors import KafkaError
 from tideline.kafka.protocol import RequestHeader, decode_response, encode_request
 from tideline.kafka.security import KafkaSecurity
 
-pytestmark = pytest.mark.usefixtures("each_transport")
 SETTINGS = {
     "gateway_security_protocol": "SASL_PLAINTEXT",
     "kafka_security_protocol": "SASL_PLAINTEXT",

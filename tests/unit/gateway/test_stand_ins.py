@@ -16,7 +16,6 @@ from structlog.testing import capture_logs
 
 from tests.ports import free_ports
 from tests.support.waiting import within
-from tests.unit.gateway import gateway_under_test
 from tests.unit.gateway.fakes import FakeClock, GatewayPlane, until
 from tests.unit.gateway.gateway_under_test import Client, gateway_settings
 from tests.unit.gateway.test_paired_broker import described
@@ -105,7 +104,6 @@ class Scene:
             gateway_advertised="{}:{}".format(*self.own),
             gateway_peers="1={}:{},2={}:{}".format(*self.own, *self.other),
             gateway_stand_in="1=127.0.0.1:1,2={}:{}".format(*self.stand_in),
-            gateway_transport=gateway_under_test.transport,
         )
         self.cluster = KafkaCluster([kafka.brokers[1].address], timeout_ms=60_000)
         self.connections = ConnectionRegistry()
@@ -221,7 +219,6 @@ async def test_nobody_is_accepted_for_a_gateway_that_serves(scene: Scene) -> Non
     assert scene.stand_ins.believed() == {"away": [], "stands_in": []}
 
 
-@pytest.mark.usefixtures("each_transport")
 async def test_the_broker_of_a_gateway_that_stops_is_reached_through_its_sibling(
     scene: Scene,
 ) -> None:
@@ -333,7 +330,6 @@ async def test_without_postgres_the_last_known_set_holds(scene: Scene) -> None:
     client.close()
 
 
-@pytest.mark.usefixtures("each_transport")
 async def test_a_drain_waits_for_what_was_forwarded_to_a_broker_that_is_stood_in_for() -> None:
     """No topic counts as tracked before what was under way to whichever broker is done."""
     async with made() as scene:
@@ -351,7 +347,6 @@ async def test_a_drain_waits_for_what_was_forwarded_to_a_broker_that_is_stood_in
         client.close()
 
 
-@pytest.mark.usefixtures("each_transport")
 async def test_a_handler_sees_whose_connection_it_serves() -> None:
     async def handler(context: RequestContext) -> bytes:
         return context.header.correlation_id.to_bytes(4, "big") + b"%d" % (
@@ -367,7 +362,6 @@ async def test_a_handler_sees_whose_connection_it_serves() -> None:
             client.close()
 
 
-@pytest.mark.usefixtures("each_transport")
 async def test_a_gateway_that_is_back_has_its_clients_back_when_nothing_is_owed_to_them() -> None:
     async with made() as scene:
         scene.kafka.held = asyncio.Event()
@@ -391,7 +385,6 @@ async def test_a_gateway_that_is_back_has_its_clients_back_when_nothing_is_owed_
         await until(lambda: len(scene.connections) == 0)
 
 
-@pytest.mark.usefixtures("each_transport")
 async def test_who_was_told_of_it_just_before_is_served_and_handed_over_and_later_nobody_is_taken(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:

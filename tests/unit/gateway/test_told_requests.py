@@ -46,7 +46,6 @@ def gauge(name: str, **labels: str) -> float:
     ("raised", "outcome"),
     [(None, "answered"), (KafkaUnavailable("gone"), "broker_away"), (ValueError("so"), "failed")],
 )
-@pytest.mark.usefixtures("each_transport")
 async def test_each_request_that_is_handled_is_timed_by_api_and_outcome(
     raised: Exception | None, outcome: str
 ) -> None:
@@ -78,7 +77,6 @@ async def test_each_request_that_is_handled_is_timed_by_api_and_outcome(
         assert line["client"].startswith("127.0.0.1:")
 
 
-@pytest.mark.usefixtures("each_transport")
 async def test_the_time_of_a_request_whose_client_leaves_counts_as_given_up() -> None:
     begun = asyncio.Event()
 
@@ -97,7 +95,6 @@ async def test_the_time_of_a_request_whose_client_leaves_counts_as_given_up() ->
         await until(lambda: handled("given_up") == before + 1)
 
 
-@pytest.mark.usefixtures("each_transport")
 async def test_the_line_on_a_connection_that_ends_for_a_request_says_which_one() -> None:
     async with FakeBroker(nothing_but_versions) as broker, gateway(broker) as under_test:
         with capture_logs() as logs:
@@ -115,7 +112,6 @@ def test_of_a_long_client_id_the_log_has_the_beginning() -> None:
     assert words_of(header, "a:1")["client_id"] == "x" * MOST_OF_A_NAME
 
 
-@pytest.mark.usefixtures("each_transport")
 async def test_a_handlers_lines_are_about_its_request() -> None:
     told: list[dict[str, Any]] = []
 

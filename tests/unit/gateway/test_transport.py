@@ -26,7 +26,7 @@ from tests.unit.kafka.fake_broker import UNHEARD_OF, FakeBroker, api_versions
 from tideline.gateway import context
 from tideline.gateway.context import ApiKey, RequestContext, Rule, Rules, always
 from tideline.gateway.messages import messages
-from tideline.gateway.transport import connection as transport
+from tideline.gateway.transport import server
 from tideline.gateway.transport.server import GatewayServer
 from tideline.kafka.decoding import AT_ONCE_ELEMENTS
 from tideline.kafka.protocol import (
@@ -39,7 +39,7 @@ from tideline.kafka.protocol import (
 )
 from tideline.kafka.wire_guard import MAX_REQUEST_PARTITIONS
 
-pytestmark = pytest.mark.usefixtures("each_transport", "no_probe_meanwhile")
+pytestmark = pytest.mark.usefixtures("no_probe_meanwhile")
 HEARTBEAT, SOME_HANDLED = 12, 13
 
 
@@ -379,7 +379,7 @@ async def test_nothing_is_started_for_a_client_that_takes_no_answers() -> None:
 async def test_a_closed_connection_does_not_wait_for_ever_for_a_client_that_does_not_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(transport, "CLOSE_GRACE_S", 0.05)
+    monkeypatch.setattr(server, "CLOSE_GRACE_S", 0.05)
 
     async def large(ctx: RequestContext) -> bytes:
         return ctx.header.correlation_id.to_bytes(4, "big") + bytes(30_000_000)

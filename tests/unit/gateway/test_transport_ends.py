@@ -12,8 +12,6 @@ from tests.unit.gateway.test_transport import SOME_HANDLED, echo, frame
 from tests.unit.kafka.fake_broker import FakeBroker
 from tideline.gateway.context import RequestContext, Rule, Rules, always
 
-pytestmark = pytest.mark.usefixtures("each_transport")
-
 
 def noting(began: list[int]) -> Rules:
     """A handler that notes what it begins, and gives no answer."""

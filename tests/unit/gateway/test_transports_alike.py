@@ -1,4 +1,5 @@
-"""Both transports do the same to the same bytes of a client and the same broker, to the byte."""
+"""The simulation's transport does what the product's does to the same bytes of a client and the
+same broker, to the byte; and the product's does the same encrypted."""
 
 from __future__ import annotations
 
@@ -13,8 +14,9 @@ from typing import Any
 
 import pytest
 
+from tests.simulation.asyncio_transport import AsyncioTransport
 from tests.unit.gateway.fakes import record_batch
-from tests.unit.gateway.gateway_under_test import TRANSPORTS, Client, gateway
+from tests.unit.gateway.gateway_under_test import Client, gateway
 from tests.unit.gateway.test_native_transport import Shown
 from tests.unit.gateway.test_transport import frame
 from tests.unit.gateway.tracked_bench import fetch, produce
@@ -22,6 +24,8 @@ from tests.unit.kafka.fake_broker import FakeBroker, api_versions
 from tideline.domain.security import ClientAuth
 from tideline.gateway.context import ApiKey, ClientConnection, RequestContext, Rule, Rules, always
 from tideline.gateway.messages import messages
+from tideline.gateway.transport.native import NativeTransport
+from tideline.gateway.transport.serving import MakesTransport
 from tideline.kafka.named_topics import named_topics
 from tideline.kafka.protocol import (
     RequestHeader,
@@ -184,13 +188,16 @@ class Encryption:
 PLAIN = Encryption()
 
 
-async def played(script: Script, transport: str, tls: Encryption = PLAIN) -> Seen:
+async def played(
+    script: Script, transport: MakesTransport = NativeTransport, tls: Encryption = PLAIN
+) -> Seen:
     seen, topics = Seen(), Shown()
     rules = rules_of(topics, seen)
-    settings = {"gateway_transport": transport, **tls.settings}
     async with (
         FakeBroker(answered, tls.broker) as broker,
-        gateway(broker, rules, passing=topics, **settings) as under_test,
+        gateway(
+            broker, rules, passing=topics, makes_transport=transport, **tls.settings
+        ) as under_test,
     ):
         probes = len(broker.frames)
         client = await under_test.connect(tls.client)
@@ -229,28 +236,25 @@ async def test_the_same_bytes_cut_anywhere_come_to_the_same(seed: int) -> None:
     rng = random.Random(seed)
     for _ in range(3):
         made = script(rng)
-        python, native = [await played(made, transport) for transport in TRANSPORTS]
-        came_to_the_same(made, python, native)
+        came_to_the_same(made, await played(made, AsyncioTransport), await played(made))
 
 
 @pytest.mark.parametrize("seed", range(8))
-async def test_they_come_to_the_same_natively_encrypted_on_both_sides(
-    seed: int, tmp_path: Path
-) -> None:
+async def test_they_come_to_the_same_encrypted_on_both_sides(seed: int, tmp_path: Path) -> None:
     tls = Encryption.by(Authority.load_or_create(tmp_path))
     made = script(random.Random(seed))
-    python, native = await played(made, "python"), await played(made, "native", tls)
-    for seen in (python, native):  # the last one's barrier, if its client had not left before
+    plain, encrypted = await played(made), await played(made, tls=tls)
+    for seen in (plain, encrypted):  # the last one's barrier, if its client had not left before
         seen.by_broker = [
             sent for sent in seen.by_broker if parse_header(sent).client_id != "tideline-gateway"
         ]
-    came_to_the_same(made, python, native)
+    came_to_the_same(made, plain, encrypted)
 
 
-def came_to_the_same(made: Script, python: Seen, native: Seen) -> None:
-    pairs = [(python.by_client, native.by_client), (python.by_broker, native.by_broker)]
+def came_to_the_same(made: Script, first: Seen, second: Seen) -> None:
+    pairs = [(first.by_client, second.by_client), (first.by_broker, second.by_broker)]
     for one, other in pairs:
         # What is on its way when nonsense comes is cut off by either, whoever it is for.
         most = min(len(one), len(other)) if made.corrupt else max(len(one), len(other))
         assert one[:most] == other[:most]
-    assert native.handled == python.handled
+    assert first.handled == second.handled

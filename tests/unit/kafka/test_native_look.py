@@ -7,7 +7,6 @@ import random
 import struct
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,14 +21,13 @@ from tests.unit.kafka.test_named_topics import untagged
 from tests.unit.kafka.test_produced import BROKEN, CODECS, NOW, built, raw
 from tideline.domain.topic_configs import LOG_APPEND_TIME, TopicLimits
 from tideline.gateway.produce.examination import AT_ONCE_BYTES
-from tideline.kafka import named_topics, native_look, records, wire
+from tideline.kafka import named_topics, native_look, records
 from tideline.kafka.batches import HEADER_BYTES, parse_at, patch
 from tideline.kafka.named_topics import MOST_WALKED, walked_produce
 from tideline.kafka.native_look import (
     LOOKED_BYTES,
     FineBatch,
     looked_produce,
-    why_python,
 )
 from tideline.kafka.produced import MAX_RECORDS, RefusedBatch, ValidBatch, validated
 from tideline.kafka.protocol import (
@@ -50,19 +48,6 @@ TOPICS = (
     TopicLimits("CreateTime", 200, HOUR, HOUR),
 )
 """The first takes every batch that the rules of batches take."""
-
-
-@pytest.fixture
-def loaded_anew() -> Iterator[None]:
-    def forget() -> None:
-        wire.library.cache_clear()
-        wire.library_with_the_lock.cache_clear()
-        native_look._native.cache_clear()
-        records._native.cache_clear()
-
-    forget()
-    yield
-    forget()
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -428,21 +413,3 @@ def test_more_bytes_are_looked_into_than_python_could_at_once_but_not_any_number
     frame, _ = batches(2, half)
     assert says_what_a_walk_says(frame)
     assert looked_produce(*batches(3, half)) is None
-
-
-# -- without the library
-
-
-@pytest.mark.usefixtures("loaded_anew")
-@pytest.mark.parametrize(("name", "value"), [("LIBRARY", Path("/none.so")), ("ABI", 1)])
-def test_without_the_library_or_with_another_nobody_has_looked(
-    name: str, value: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(wire, name, value)
-    assert look(record_batch()) is None
-    assert looked_produce(*batches(1, record_batch())) is None
-    assert "native library" in str(why_python())
-
-
-def test_with_the_library_there_is_no_reason_not_to_look() -> None:
-    assert why_python() is None

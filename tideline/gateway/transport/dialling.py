@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from tideline.gateway.transport.upstream import Address
+from tideline.gateway.transport.broker import Address
 
 AT_ONCE = 32
 """Kafka's default for those that it has not accepted yet is 50 (``socket.listen.backlog.size``,

@@ -10,9 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import ssl
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Any
 
 import structlog
 
@@ -20,13 +19,11 @@ from tideline.background import spawn
 from tideline.domain.admission import AdmissionLimits, Admissions, Bound
 from tideline.gateway.metrics import CONNECTIONS_REFUSED, HANDSHAKES
 from tideline.gateway.transport.admission import ReachedBounds, address_of
-from tideline.kafka.framing import FrameProtocol
+from tideline.gateway.transport.serving import ServedConnection
 from tideline.settings import GatewaySettings
 
 HANDSHAKE_S = 10.0
 """A client that has not ended its TLS handshake by then is disconnected."""
-SHUTDOWN_S = 5.0
-"""The same, of taking leave."""
 PLACES = "handshakes"
 """Label of ``inkless_gateway_bound_reached`` for the places of all."""
 _REMEDIES: Mapping[str, str] = {
@@ -38,32 +35,18 @@ _REMEDIES: Mapping[str, str] = {
 log = structlog.get_logger()
 
 
-class Shakes(Protocol):
-    """What shakes hands with a client by its socket, without the event loop's transports."""
-
-    async def shake(
-        self, accepted: socket.socket, address: tuple[object, ...], within_s: float
-    ) -> None:
-        """Return once that is done; then the client is served. Raises ``OSError`` if it fails. The
-        socket is its own from the first step on."""
-
-    def turn_away(self, reason: str) -> None:
-        """End it at once."""
-
-
 class _Guest:
     """A socket whose peer has not shaken hands yet."""
 
     def __init__(self, accepted: socket.socket, host: str, port: int) -> None:
         self.socket = accepted
         self.peer = f"{host}:{port}"
-        self.shaken: Shakes | None = None
-        """Whose its socket is, if the event loop does not shake hands with it."""
+        self.served: ServedConnection | None = None
+        """Whose its socket is, from the first step of the handshake on."""
 
     def turn_away(self) -> None:
-        """Whoever waits for the end of the handshake hears that its peer has gone."""
-        if self.shaken is not None:
-            self.shaken.turn_away("others came, and it had not shaken hands")
+        if self.served is not None:
+            self.served.turn_away("others came, and it had not shaken hands")
             return
         with contextlib.suppress(OSError):  # it has gone
             self.socket.shutdown(socket.SHUT_RDWR)
@@ -93,9 +76,8 @@ class Handshakes:
     def begin(
         self,
         accepted: socket.socket,
-        address: tuple[object, ...],
-        tls: ssl.SSLContext,
-        served_by: Callable[[], FrameProtocol | Shakes],
+        address: tuple[Any, ...],
+        served_by: Callable[[], ServedConnection],
     ) -> None:
         """Shake hands with ``accepted``, or close it: at once, or, beyond the rate of its address,
         unread within a second. ``served_by`` makes what hears of the connection afterwards."""
@@ -114,29 +96,15 @@ class Handshakes:
         elif verdict.throttle_s > 0:
             spawn(self._close_after(verdict.throttle_s, guest), "handshake-throttled")
         else:
-            spawn(self._shake(guest, address, tls, served_by), "handshake")
+            spawn(self._shake(guest, address, served_by()), "handshake")
         HANDSHAKES.set(len(self))
 
     async def _shake(
-        self,
-        guest: _Guest,
-        address: tuple[object, ...],
-        tls: ssl.SSLContext,
-        served_by: Callable[[], FrameProtocol | Shakes],
+        self, guest: _Guest, address: tuple[Any, ...], served: ServedConnection
     ) -> None:
-        served = served_by()
+        guest.served = served
         try:
-            if not isinstance(served, FrameProtocol):
-                guest.shaken = served
-                await served.shake(guest.socket, address, HANDSHAKE_S)
-                return
-            await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: served,
-                guest.socket,
-                ssl=tls,
-                ssl_handshake_timeout=HANDSHAKE_S,
-                ssl_shutdown_timeout=SHUTDOWN_S,
-            )
+            await served.shake(guest.socket, address, HANDSHAKE_S)
         except OSError as error:  # of TLS, too, and of its time
             log.debug("handshake failed", client=guest.peer, reason=str(error))
         finally:

@@ -12,36 +12,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import ssl
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
-from tideline.background import spawn
 from tideline.gateway.metrics import LISTENING
 from tideline.gateway.transport.acceptor import Acceptor
 from tideline.gateway.transport.handshakes import Handshakes
-from tideline.kafka.framing import FrameProtocol
+from tideline.gateway.transport.serving import ServedConnection
 
 BACKLOG = 512
 
 log = structlog.get_logger()
-
-
-class Adopts(Protocol):
-    """What serves a client by its socket, without the event loop's transports."""
-
-    def adopt(self, accepted: socket.socket, address: tuple[Any, ...]) -> None:
-        """The socket is its own from now on."""
-
-    async def shake(
-        self, accepted: socket.socket, address: tuple[Any, ...], within_s: float
-    ) -> None:
-        """See :class:`tideline.gateway.transport.handshakes.Shakes`."""
-
-    def turn_away(self, reason: str) -> None:
-        """The same."""
 
 
 class Listener:
@@ -51,16 +34,16 @@ class Listener:
         self,
         host: str,
         port: int,
-        accept: Callable[[], FrameProtocol | Adopts],
+        accept: Callable[[], ServedConnection],
         *,
-        tls: tuple[ssl.SSLContext, Handshakes] | None = None,
+        handshakes: Handshakes | None = None,
         name: str = "gateway",
         note: Callable[[float], None] = LISTENING.set,
     ) -> None:
-        """``tls``: what encrypts connections, and the books on handshakes. ``name`` is for the log;
+        """``handshakes``: the books on them, if connections are encrypted. ``name`` is for the log;
         ``note`` hears 1 when it begins to listen and 0 when it ends."""
         self._host, self._port = host, port
-        self._tls = tls
+        self._handshakes = handshakes
         self._accept = accept
         self._name, self._note = name, note
         self._sockets: list[socket.socket] = []
@@ -99,7 +82,7 @@ class Listener:
         if not self._sockets:
             await self.bind()
         sockets, self._sockets = self._sockets, []
-        begin = self._take if self._tls is None else self._shake_hands
+        begin = self._take if self._handshakes is None else self._shake_hands
         try:
             for bound in sockets:
                 # What it accepts has it from it, and must not keep it from being held again.
@@ -116,24 +99,12 @@ class Listener:
         self._note(1)
         log.info(f"{self._name} listens", address="{}:{}".format(*self.address))
 
-    def _take(self, accepted: socket.socket, address: tuple[object, ...]) -> None:
-        loop = asyncio.get_running_loop()
-        served = self._accept()
-        if isinstance(served, FrameProtocol):
-            spawn(loop.connect_accepted_socket(lambda: served, accepted), "accepted")
-        else:
-            served.adopt(accepted, address)
+    def _take(self, accepted: socket.socket, address: tuple[Any, ...]) -> None:
+        self._accept().adopt(accepted, address)
 
-    def _shake_hands(self, accepted: socket.socket, address: tuple[object, ...]) -> None:
-        assert self._tls is not None
-        encrypting, handshakes = self._tls
-        handshakes.begin(accepted, address, encrypting, self._accept)
-
-    def encrypt_with(self, tls: ssl.SSLContext) -> None:
-        """Connections from now on are encrypted by ``tls``; those that there are, and handshakes
-        that have begun, stay as they are."""
-        if self._tls is not None:
-            self._tls = tls, self._tls[1]
+    def _shake_hands(self, accepted: socket.socket, address: tuple[Any, ...]) -> None:
+        assert self._handshakes is not None
+        self._handshakes.begin(accepted, address, self._accept)
 
     def refuse(self) -> None:
         """Refuse connections from now on; those that were accepted stay."""

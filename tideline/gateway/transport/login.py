@@ -24,7 +24,7 @@ from tideline.domain.sasl import (
     Stage,
 )
 from tideline.gateway.metrics import AUTHENTICATIONS
-from tideline.gateway.transport.upstream import Expected
+from tideline.gateway.transport.broker import Expected
 from tideline.kafka.protocol import (
     RequestHeader,
     decode_request,

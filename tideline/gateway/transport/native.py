@@ -1,8 +1,8 @@
-"""The transport whose pass path is native (docs/decisions/0034-a-native-pass-path.md): a client's
+"""The transport, whose pass path is native (docs/decisions/0034-a-native-pass-path.md): a client's
 socket is the library's from its admission on, with TLS from the handshake on.
 
 What the library does not pass comes here as a frame with its place in the order of the answers, and
-goes the way that :mod:`tideline.gateway.transport.serving` goes for every transport.
+goes the way of :mod:`tideline.gateway.transport.serving`.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from tideline.gateway.context import ApiKey, FollowedSessions, Passing, Rule, Ru
 from tideline.gateway.metrics import BOUND_REACHED, requests_passed
 from tideline.gateway.room import Room
 from tideline.gateway.transport.addresses import ResponseRewriter
-from tideline.gateway.transport.dialling import Dialling
-from tideline.gateway.transport.login import Login
-from tideline.gateway.transport.serving import ServedConnection, Slot
-from tideline.gateway.transport.upstream import (
+from tideline.gateway.transport.broker import (
     CONNECT_TIMEOUT_S,
     Expected,
-    keep_socket_alive,
+    keep_alive,
 )
+from tideline.gateway.transport.dialling import Dialling
+from tideline.gateway.transport.login import Login
+from tideline.gateway.transport.serving import ServedConnection
 from tideline.kafka.errors import MalformedFrame
 from tideline.kafka.security import UNSECURED, KafkaSecurity
 from tideline.kafka.tls import TlsFiles, naming_files
@@ -126,8 +126,7 @@ class NativeTransport:
         self.encrypt_to_brokers()
 
     def encrypt_clients(self, tls: ssl.SSLContext, files: TlsFiles) -> None:
-        """Connections with clients from now on are encrypted as by ``tls``, which was made of
-        ``files``. Raises :class:`~tideline.errors.UsageError`, and then it stays as it was."""
+        """See :class:`tideline.gateway.transport.serving.Transport`."""
         self._encrypt(Encrypted.WITH_CLIENTS, tls, files)
 
     def encrypt_to_brokers(self) -> bool:
@@ -152,7 +151,7 @@ class NativeTransport:
             self.wire.encrypt(which, rules_of(tls, files))
 
     def start(self) -> None:
-        """Raises ``OSError`` if there can be no thread."""
+        """See :class:`tideline.gateway.transport.serving.Transport`."""
         self._show()
         if self._passing is not None:
             self._passing.changed.add(self._show)
@@ -179,6 +178,10 @@ class NativeTransport:
         for connection in tuple(self._open.values()):
             self._gone(connection)
         self._are_held(0, 0)
+
+    def connection(self, *served: Any) -> NativeConnection:
+        """See :class:`tideline.gateway.transport.serving.Transport`."""
+        return NativeConnection(self, *served)
 
     def take_in(
         self, connection: NativeConnection, client: socket.socket, handshake_s: float = 0.0
@@ -304,7 +307,7 @@ class NativeConnection(ServedConnection):
     # -- who comes
 
     def adopt(self, accepted: socket.socket, address: tuple[Any, ...]) -> None:
-        """Serve the client that was accepted, if the door lets it in."""
+        """See :meth:`ServedConnection.adopt`."""
         self._comes(accepted, address)
         self._unread = accepted
         if not self._let_in(self._host) or self._unheard:
@@ -317,7 +320,7 @@ class NativeConnection(ServedConnection):
     async def shake(
         self, accepted: socket.socket, address: tuple[Any, ...], within_s: float
     ) -> None:
-        """See :class:`tideline.gateway.transport.handshakes.Shakes`."""
+        """See :meth:`ServedConnection.shake`."""
         self._comes(accepted, address)
         self._shaking = asyncio.get_running_loop().create_future()
         self.number = self._transport.take_in(self, accepted, within_s)
@@ -334,7 +337,7 @@ class NativeConnection(ServedConnection):
         self._host, port = address[:2]
         self.peer = f"{self._host}:{port}"
         with contextlib.suppress(OSError):  # it has left: the library finds that out
-            keep_socket_alive(accepted)
+            keep_alive(accepted)
 
     def _is_shaken(self, shaking: asyncio.Future[None], told: str) -> None:
         self._shaking = None
@@ -397,7 +400,6 @@ class NativeConnection(ServedConnection):
     def _take(self, slot: int, frame: bytes) -> None:
         """One request, in its slot; none that came behind it is begun before this one has."""
         self._slot = slot
-        self.last_active = asyncio.get_running_loop().time()
         if self._young and len(frame) > FIRST_LOOKED_AT and self._refuses_first(len(frame), frame):
             return
         if self._begin(frame) is False:
@@ -468,7 +470,7 @@ class NativeConnection(ServedConnection):
         try:
             async with asyncio.timeout_at(until), self._transport.dialling.turn((host, port)):
                 made = await _connected(host, port)
-            keep_socket_alive(made)
+            keep_alive(made)
             name = host if self._transport.encrypt_to_brokers() else None
             self._wire.joined(self.number, number, made, name, max(until - clock(), 0.0))
         except (OSError, TimeoutError, UnicodeError) as error:  # of a name, too
@@ -524,11 +526,11 @@ class NativeConnection(ServedConnection):
         if self._login is None or not self._login.waits:  # else its answer goes on
             self._wire.begun(self.number)
 
-    def _open_slot(self, size: int) -> Slot:
-        return Slot(size, number=self._slot)
+    def _open_slot(self) -> int:
+        return self._slot
 
-    def _fill(self, slot: Slot, response: bytes | None) -> None:
-        self._wire.fill(self.number, slot.number, response)
+    def _fill(self, slot: int, response: bytes | None) -> None:
+        self._wire.fill(self.number, slot, response)
 
     def _pass_unanswered(self, frame: bytes) -> None:
         self._send(frame, None)

@@ -15,22 +15,16 @@ from tideline.errors import TidelineError, UsageError
 from tideline.gateway.context import ConnectionRegistry, Passing, Rules
 from tideline.gateway.metrics import BROKER_UP, LISTENING
 from tideline.gateway.room import Room
-from tideline.gateway.transport import connection as by_python
 from tideline.gateway.transport.addresses import NodeAddresses, ResponseRewriter
 from tideline.gateway.transport.admission import Door
+from tideline.gateway.transport.broker import Broker
 from tideline.gateway.transport.certificates import ListenerCertificate, listener_tls
-from tideline.gateway.transport.connection import (
-    HELD_MUTED_S,
-    PARTIAL_FRAME_S,
-    GatewayConnection,
-)
 from tideline.gateway.transport.hand_over import hand_over
 from tideline.gateway.transport.handshakes import Handshakes
 from tideline.gateway.transport.listener import Listener
 from tideline.gateway.transport.login import stranger_frame_bytes
-from tideline.gateway.transport.native import NativeConnection, NativeTransport
-from tideline.gateway.transport.serving import ServedConnection
-from tideline.gateway.transport.upstream import Broker
+from tideline.gateway.transport.native import NativeTransport
+from tideline.gateway.transport.serving import MakesTransport, ServedConnection
 from tideline.kafka.client import KafkaConnection
 from tideline.kafka.errors import KafkaError, KafkaUnavailable
 from tideline.kafka.security import KafkaSecurity
@@ -40,6 +34,14 @@ from tideline.settings import GatewaySettings
 IDLE_S = 600.0
 """Kafka's own ``connections.max.idle.ms``: nothing asked for so long, nothing owed."""
 SWEEP_S = 15.0
+WRITE_STALL_S = 30.0
+"""A client that takes none of its answers for so long is disconnected."""
+CLOSE_GRACE_S = 10.0
+"""How long a connection that is closed may take to send what was written."""
+PARTIAL_FRAME_S = 30.0
+"""A client that has sent a part of a request and then nothing for so long is disconnected."""
+HELD_MUTED_S = 60.0
+"""What a muted client has sent is held no longer: more than a Kafka client waits for an answer."""
 DRAIN_S = 10.0
 """How long a shutdown waits for answers that are owed."""
 PROBE_S = 2.0
@@ -53,7 +55,6 @@ AWAY = (
 )
 
 log = structlog.get_logger()
-Served = GatewayConnection | NativeConnection
 WhyUnfit = Callable[[KafkaConnection], Awaitable[tuple[str, str] | None]]
 """What an operator is told if nobody may be joined to the broker of a connection, as it is not the
 paired one or too old, and the reason; ``None``: it is fit. Raises :class:`KafkaUnavailable`."""
@@ -76,12 +77,14 @@ class GatewayServer:
         nodes: NodeAddresses | None = None,
         passing: Passing | None = None,
         why_unfit: WhyUnfit | None = None,
+        makes_transport: MakesTransport = NativeTransport,
     ) -> None:
         """``nodes``: what clients are told of where each node is, if others may stand in.
         ``why_unfit``: asked with each look at the broker; ``None``: whoever answers is right.
-        ``passing``: what the native transport may let pass, where it is wanted; ``None``: whatever
-        no rule is due for, ever. Raises :class:`~tideline.kafka.wire.LibraryMissing` if it is
-        wanted and not there."""
+        ``passing``: what the transport may let pass without asking; ``None``: whatever no rule is
+        due for, ever. ``makes_transport``: what has the sockets of clients and brokers; another one
+        where they are no sockets of the kernel. Raises
+        :class:`~tideline.kafka.wire.LibraryMissing`."""
         self._settings = settings
         self._security = KafkaSecurity.of(settings)
         self._rules = rules
@@ -92,7 +95,6 @@ class GatewayServer:
         self._door = Door(settings, login_required=settings.gateway_security_protocol.is_sasl)
         self._tls = listener_tls(settings)
         self._handshakes = Handshakes(settings)
-        self._listeners: list[Listener] = []
         self._listener = self.listener(*settings.gateway_listen, self._accept)
         self._certificate = (
             ListenerCertificate(self._tls, self._encrypt_with) if self._tls is not None else None
@@ -103,15 +105,6 @@ class GatewayServer:
         """What was logged of the broker last."""
         self._probe_due = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
-        self._room.changed.add(self._room_changed)
-        self._native = self._native_transport(passing)
-        self.served_out = True
-        """No client is left, and none can come."""
-
-    def _native_transport(self, passing: Passing | None) -> NativeTransport | None:
-        settings = self._settings
-        if settings.gateway_transport != "native":
-            return None
         limits = Limits(
             max_frame_bytes=settings.gateway_max_frame_bytes,
             max_answer_bytes=settings.gateway_max_answer_bytes,
@@ -119,18 +112,19 @@ class GatewayServer:
             first_frame_bytes=settings.gateway_first_frame_max_bytes,
             stranger_frame_bytes=stranger_frame_bytes(settings),
             sweep_s=SWEEP_S,
-            stall_s=by_python.WRITE_STALL_S,
-            grace_s=by_python.CLOSE_GRACE_S,
+            stall_s=WRITE_STALL_S,
+            grace_s=CLOSE_GRACE_S,
             half_frame_s=PARTIAL_FRAME_S,
             muted_s=HELD_MUTED_S,
             idle_s=IDLE_S,
         )
-        native = NativeTransport(
-            limits, self._rules, self._rewriter, self._room, passing, self._security
+        self._transport = makes_transport(
+            limits, rules, self._rewriter, self._room, passing, self._security
         )
         if self._tls is not None:
-            native.encrypt_clients(self._tls.context, self._tls.files)
-        return native
+            self._transport.encrypt_clients(self._tls.context, self._tls.files)
+        self.served_out = True
+        """No client is left, and none can come."""
 
     @property
     def address(self) -> tuple[str, int]:
@@ -146,11 +140,10 @@ class GatewayServer:
         """Begin to accept clients, at once if the broker answers. Raises ``OSError`` if the address
         is taken."""
         self.served_out = False
-        if self._native is not None:
-            self._native.start()
+        self._transport.start()
         await self._listener.bind()
         await self._look_at_broker()
-        self._tasks = [keep(self._sweep(), "sweep"), keep(self._watch_broker(), "watch-broker")]
+        self._tasks = [keep(self._watch_broker(), "watch-broker")]
         if self._certificate is not None:
             self._tasks.append(keep(self._certificate.watch(), "watch-certificate"))
 
@@ -158,45 +151,41 @@ class GatewayServer:
         self,
         host: str,
         port: int,
-        accept: Callable[[], Served],
+        accept: Callable[[], ServedConnection],
         *,
         name: str = "gateway",
         note: Callable[[float], None] = LISTENING.set,
     ) -> Listener:
         """An address of this gateway, with its certificate; see :class:`Listener`."""
-        tls = (self._tls.context, self._handshakes) if self._tls is not None else None
-        made = Listener(host, port, accept, tls=tls, name=name, note=note)
-        self._listeners.append(made)
-        return made
+        handshakes = self._handshakes if self._tls is not None else None
+        return Listener(host, port, accept, handshakes=handshakes, name=name, note=note)
 
     def _encrypt_with(self, tls: ssl.SSLContext) -> None:
-        if self._native is not None and self._tls is not None:
-            try:
-                self._native.encrypt_clients(tls, self._tls.files)
-            except UsageError as error:  # they have changed again, which is looked at next
-                log.error("certificate refused, the old one stays in use", reason=str(error))
-        for listener in self._listeners:
-            listener.encrypt_with(tls)
+        assert self._tls is not None
+        try:
+            self._transport.encrypt_clients(tls, self._tls.files)
+        except UsageError as error:  # they have changed again, which is looked at next
+            log.error("certificate refused, the old one stays in use", reason=str(error))
 
-    def _accept(self) -> Served:
+    def _accept(self) -> ServedConnection:
         paired = Broker(self._settings.gateway_broker_id, self._settings.gateway_broker)
         return self.connection_to(paired, self._probe_due.set)
 
-    def connection_to(self, broker: Broker, broker_is_gone: Callable[[], None]) -> Served:
+    def connection_to(self, broker: Broker, broker_is_gone: Callable[[], None]) -> ServedConnection:
         """What serves one client that is joined to ``broker``."""
-        parts = self._settings, self._rules, self._rewriter, self._connections
-        served = self._door, broker_is_gone, broker
-        if self._native is not None:
-            return NativeConnection(self._native, *parts, *served)
-        return GatewayConnection(*parts, self._room, *served, self._security)
+        return self._transport.connection(
+            self._settings,
+            self._rules,
+            self._rewriter,
+            self._connections,
+            self._door,
+            broker_is_gone,
+            broker,
+        )
 
     def connections_to(self, node: int) -> list[ServedConnection]:
         """The open ones that are joined to the broker ``node``."""
         return [connection for connection in self._own() if connection.broker_id == node]
-
-    def _room_changed(self) -> None:
-        for connection in self._by_python():
-            connection.room_changed()
 
     async def stop(self, drain_s: float = DRAIN_S) -> None:
         """Accept nobody, answer what has arrived within ``drain_s``, and hand the clients over.
@@ -212,31 +201,13 @@ class GatewayServer:
         finally:
             for connection in self._own():
                 connection.close("the gateway stops")
-            if self._native is not None:
-                await self._native.close()
+            await self._transport.close()
         self.served_out = True
         await cancel_and_wait(*self._tasks)
         log.info("gateway stopped", connections=len(connections), unanswered=owed)
 
     def _own(self) -> list[ServedConnection]:
         return [c for c in self._connections if isinstance(c, ServedConnection)]
-
-    def _by_python(self) -> list[GatewayConnection]:
-        """The others are bounded by the library."""
-        return [c for c in self._connections if isinstance(c, GatewayConnection)]
-
-    async def _sweep(self) -> None:
-        while True:
-            await asyncio.sleep(SWEEP_S)
-            now = asyncio.get_running_loop().time()
-            for connection in self._by_python():
-                connection.close_if_broker_stalls(now - PARTIAL_FRAME_S)
-                if connection.is_idle and connection.last_active < now - IDLE_S:
-                    connection.close(f"idle for {IDLE_S:.0f} s")
-                elif connection.stalled_since(now - PARTIAL_FRAME_S):
-                    connection.close("it sent a part of a request and not the rest")
-                elif connection.held_muted_since(now - HELD_MUTED_S):
-                    connection.close("it is above its quota for longer than what it sent is held")
 
     async def _watch_broker(self) -> None:
         while True:

@@ -1,18 +1,20 @@
-"""What becomes of a client's requests, whichever transport has its sockets.
+"""What becomes of a client's requests.
 
-A transport hands over whole frames in their order, each with its place in the order of the answers,
-and takes what goes to the broker and what is the answer in a place. What lies between is here, for
-all of them: which requests are offered, which pass, what a handler sees, and what a refusal says.
+The transport hands over whole frames in their order, each with its place in the order of the
+answers, and takes what goes to the broker and what is the answer in a place. What lies between is
+here: which requests are offered, which pass, what a handler sees, and what a refusal says.
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
+import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import structlog
 from kio.schema.api_versions.v0.request import ApiVersionsRequest
@@ -24,6 +26,7 @@ from tideline.gateway.context import (
     ApiKey,
     ConnectionRegistry,
     Handler,
+    Passing,
     RequestContext,
     Rules,
     words_of,
@@ -36,10 +39,11 @@ from tideline.gateway.metrics import (
     requests_handled,
     requests_passed,
 )
+from tideline.gateway.room import Room
 from tideline.gateway.transport.addresses import Asker, ResponseRewriter
 from tideline.gateway.transport.admission import Door
+from tideline.gateway.transport.broker import Broker, Expected
 from tideline.gateway.transport.login import LOGIN_S, Login, versions_nobody_has
-from tideline.gateway.transport.upstream import Broker, Expected
 from tideline.kafka.errors import (
     KafkaUnavailable,
     MalformedFrame,
@@ -56,6 +60,9 @@ from tideline.kafka.protocol import (
     parse_header,
     produce_acks,
 )
+from tideline.kafka.security import KafkaSecurity
+from tideline.kafka.tls import TlsFiles
+from tideline.kafka.wire import Limits
 from tideline.settings import GatewaySettings
 from tideline.subject import begin
 
@@ -67,18 +74,6 @@ TRANSACTIONS = 1
 
 S = TypeVar("S")
 log = structlog.get_logger()
-
-
-@dataclass(slots=True)
-class Slot:
-    """The place of one answer in the order of a connection."""
-
-    size: int
-    """Bytes of the request, which count as held until it is answered."""
-    response: bytes | None = None
-    done: bool = False
-    number: int = 0
-    """Where its transport counts them."""
 
 
 class ServedConnection(ABC):
@@ -124,11 +119,22 @@ class ServedConnection(ABC):
         self._young = True
         """It has not shown itself yet."""
         self.peer = "?"
-        self._muted_since = self._muted_until = 0.0
+        self._muted_until = 0.0
         self._unmuting: asyncio.TimerHandle | None = None
-        self.last_active = asyncio.get_running_loop().time()
 
     # -- what a transport has
+
+    @abstractmethod
+    def adopt(self, accepted: socket.socket, address: tuple[Any, ...]) -> None:
+        """Serve the client that was accepted, if the door lets it in. The socket is its own from
+        now on."""
+
+    @abstractmethod
+    async def shake(
+        self, accepted: socket.socket, address: tuple[Any, ...], within_s: float
+    ) -> None:
+        """Shake hands with the client that was accepted, and return once that is done; then it is
+        served. Raises ``OSError`` if it fails. The socket is its own from the first step on."""
 
     @property
     @abstractmethod
@@ -156,11 +162,11 @@ class ServedConnection(ABC):
         """What came behind the request that was begun last may begin."""
 
     @abstractmethod
-    def _open_slot(self, size: int) -> Slot:
-        """The place of the answer to the request that is begun, of ``size`` bytes."""
+    def _open_slot(self) -> int:
+        """The number of the answer to the request that is begun, in the order of them."""
 
     @abstractmethod
-    def _fill(self, slot: Slot, response: bytes | None) -> None:
+    def _fill(self, slot: int, response: bytes | None) -> None:
         """Its answer; ``None``: there is none."""
 
     @abstractmethod
@@ -265,7 +271,7 @@ class ServedConnection(ABC):
     def _start(self, frame: bytes) -> bool:
         """Begin one request; whether a handler is given it, which goes on admitting."""
         header = parse_header(frame)
-        key, version, size = header.api_key, header.api_version, len(frame)
+        key, version = header.api_key, header.api_version
         self._asker.client_id = header.client_id
         if (login := self._login) is not None:
             if (why := login.refuses(key, asyncio.get_running_loop().time())) is not None:
@@ -289,7 +295,7 @@ class ServedConnection(ABC):
             self.shown()
         rule = self._rules.get(key)
         if rule is not None and rule.is_due() and not rule.passes(header, frame, self):
-            slot = self._open_slot(size)
+            slot = self._open_slot()
             context = RequestContext(header, frame, self)
             requests_handled(key).inc()
             if context.is_long():
@@ -304,7 +310,7 @@ class ServedConnection(ABC):
         if key == ApiKey.PRODUCE and produce_acks(frame, header) == 0:
             self._pass_unanswered(frame)
             return False
-        slot = self._open_slot(size)
+        slot = self._open_slot()
         refused = version != header.api_version
 
         def fill(response: bytes) -> None:
@@ -320,7 +326,7 @@ class ServedConnection(ABC):
         task.add_done_callback(self._tasks.pop)
 
     async def _decode_and_handle(
-        self, context: RequestContext, handler: Handler, slot: Slot
+        self, context: RequestContext, handler: Handler, slot: int
     ) -> None:
         """What arrives behind it waits for its being decoded, too."""
         try:
@@ -331,7 +337,7 @@ class ServedConnection(ABC):
         self._run(self._handle(handler, context, slot), "request")
         asyncio.get_running_loop().call_soon(self._admit)
 
-    async def _handle(self, handler: Handler, context: RequestContext, slot: Slot) -> None:
+    async def _handle(self, handler: Handler, context: RequestContext, slot: int) -> None:
         begin(context)
         clock = asyncio.get_running_loop().time
         began, outcome = clock(), "given_up"
@@ -462,8 +468,6 @@ class ServedConnection(ABC):
         self._muted_until = until
         if self._unmuting is not None:
             self._unmuting.cancel()
-        else:
-            self._muted_since = loop.time()
         self._unmuting = loop.call_at(until, self._unmute)
         self._muting_changed()
 
@@ -475,13 +479,12 @@ class ServedConnection(ABC):
 
     def _unmute(self) -> None:
         self._unmuting = None
-        self.last_active = asyncio.get_running_loop().time()
         self._muting_changed()
 
     # -- who the client is
 
     def _relay_login(self, login: Login, frame: bytes, header: RequestHeader) -> None:
-        slot = self._open_slot(len(frame))
+        slot = self._open_slot()
         sent = login.sends(frame, header, asyncio.get_running_loop().time())
         requests_passed(header.api_key).inc()
         self._authenticates()
@@ -516,6 +519,39 @@ class ServedConnection(ABC):
         if self._login_bound is not None:
             self._login_bound.cancel()
             self._login_bound = None
+
+
+class Transport(Protocol):
+    """What has the sockets of one gateway's clients, and of their brokers."""
+
+    def encrypt_clients(self, tls: ssl.SSLContext, files: TlsFiles) -> None:
+        """Connections with clients from now on are encrypted as by ``tls``, which was made of
+        ``files``. Raises :class:`~tideline.errors.UsageError`, and then it stays as it was."""
+
+    def start(self) -> None:
+        """Begin. Raises ``OSError`` if there can be no thread."""
+
+    def connection(
+        self,
+        settings: GatewaySettings,
+        rules: Rules,
+        rewriter: ResponseRewriter,
+        connections: ConnectionRegistry,
+        door: Door,
+        broker_is_gone: Callable[[], None],
+        broker: Broker,
+    ) -> ServedConnection:
+        """What serves the client that is accepted next; see :class:`ServedConnection`."""
+
+    async def close(self) -> None:
+        """End every connection, after what is written was sent, for a while."""
+
+
+MakesTransport = Callable[
+    [Limits, Rules, ResponseRewriter, Room, Passing | None, KafkaSecurity], Transport
+]
+"""Given the bounds, the rules by which requests pass, what rewrites their answers, the memory that
+the process has, what is tracked, and the security of the broker's listener."""
 
 
 def fail(answer: asyncio.Future[bytes], reason: str) -> None:
