@@ -16,7 +16,7 @@ from uuid import UUID
 
 import pytest
 
-from tests.support.waiting import bounded, within
+from tests.support.waiting import bounded, lasts_async, within
 from tests.unit.gateway.fakes import TOPIC, TOPIC_ID, record_batch, tracked_row, until
 from tests.unit.gateway.gateway_under_test import Client, Gateway, gateway
 from tests.unit.gateway.test_transport import HEARTBEAT, counted, echo, frame
@@ -256,6 +256,54 @@ async def test_of_clients_that_come_at_once_no_more_are_joined_to_the_broker_tha
             assert await client.receive()
             client.close()
     assert most == AT_ONCE
+
+
+async def test_what_waits_for_the_broker_is_bounded_and_then_served_in_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Requests without an answer, which nothing else holds back."""
+    goes_on = asyncio.Event()
+    connected = native._connected
+
+    async def slowly(host: str, port: int) -> socket.socket:
+        await goes_on.wait()
+        return await connected(host, port)
+
+    monkeypatch.setattr(native, "_connected", slowly)
+    monkeypatch.setattr(native, "CONNECT_TIMEOUT_S", 600.0)
+
+    async def takes(header: RequestHeader, request: bytes) -> bytes | None:
+        return None if header.api_key == ApiKey.PRODUCE else await echo(header, request)
+
+    batch = record_batch(1, payload=bytes(100_000))
+    message = produce(("classic", 0, batch), acks=0, version=9)
+    async with FakeBroker(takes) as broker, gateway(broker) as under_test:
+        client = await under_test.connect()
+        sent = [encode_request(message, number, "c") for number in range(1, 301)]
+        sending = asyncio.ensure_future(client.send(*sent))
+        unsent = client.writer.transport.get_write_buffer_size
+        await until(lambda: unsent() > 0)
+        await lasts_async("the client is not read", lambda: unsent() > 5_000_000, 0.5)
+        goes_on.set()
+        await within("the rest", sending)
+        await until(lambda: broker.frames[-1] == sent[-1])
+        assert [each for each in broker.frames if each in sent] == sent
+        client.close()
+
+
+async def test_an_answer_that_cannot_be_dealt_with_ends_its_client_whatever_went_wrong(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody else would tell the client, which waits for this very answer."""
+
+    def fails(*_: object) -> bytes:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(ResponseRewriter, "__call__", fails)
+    async with FakeBroker(echo) as broker, gateway(broker) as under_test:
+        client = await under_test.connect()
+        await client.send(frame(1, ApiKey.METADATA, 1))
+        await client.disconnected()
 
 
 async def test_a_broker_that_is_not_reached_keeps_no_place_of_another_connection(
