@@ -16,6 +16,8 @@ from tideline.domain.api_answers import NOT_OFFERED
 from tideline.gateway.fetch.from_suffix import OBJECTS_PER_ANSWER
 from tideline.gateway.transport.addresses import NO_NODE
 
+DEBUGGING = -2
+"""Replica id of a consumer that is told the log end (``FetchRequest.DEBUGGING_CONSUMER_ID``)."""
 NOT_LEADER, UNKNOWN = "not_leader_or_follower", "unknown_topic_or_partition"
 UNREADABLE = ("unsupported_compression_type", "invalid_record")
 OTHER_EPOCHS = ("unknown_leader_epoch", "fenced_leader_epoch")
@@ -160,6 +162,13 @@ def _last_fetched(seen: Seen) -> bool:
     refused = set(seen.error()) == {"none", "offset_out_of_range"}
     told = _has(seen.question.values, "last_fetched_epoch", lambda epoch: epoch != -1)
     return place is not None and place.has_suffix and refused and told
+
+
+def _asked_for_debugging(seen: Seen) -> bool:
+    place = seen.place
+    pending = place is not None and place.state == "pending"
+    debugging = seen.question.values.get("replica_id") == DEBUGGING
+    return pending and debugging and seen.error() == (NOT_LEADER, "none")
 
 
 def _as_many_at_once(seen: Seen) -> bool:
@@ -322,6 +331,7 @@ BY_DESIGN = (
     ),
     Rule("last-fetched-epochs", frozenset({"Fetch"}), _last_fetched),
     Rule("objects-at-once", frozenset({"Fetch"}), _as_many_at_once),
+    Rule("debugging-consumers", frozenset({"ListOffsets"}), _asked_for_debugging),
     Rule(
         "unknown-operations",
         CONFIGS,

@@ -150,6 +150,16 @@ async def test_a_leader_epoch_that_no_broker_has_judged_holds_no_reader_back(
     assert (answer.offsets, answer.high_watermark) == ([0, 10], 20)
 
 
+@pytest.mark.parametrize("epoch", [-1, -2, -(2**31)])
+async def test_any_negative_leader_epoch_names_none(bench: TrackedBench, epoch: int) -> None:
+    bench.show(PENDING)
+    kafka(bench, KafkaLog(batches(0), 10))
+    await ask(bench, 0)
+    kafka(bench, KafkaLog(batches(0, 10), 20))
+    answer = fetched(await bench.ask(fetch((TOPIC, 0, 0), leader_epochs=(epoch,))))[ME]
+    assert (answer.offsets, answer.high_watermark) == ([0, 10], 20)
+
+
 async def test_a_late_append_is_not_shown_by_a_gateway_that_quiesces(bench: TrackedBench) -> None:
     """Schedule 2: the consumer would commit B0 + 1 and skip the suffix's record at B0."""
     bench.show(PENDING)

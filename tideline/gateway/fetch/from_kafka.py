@@ -282,9 +282,10 @@ class KafkaSide:
 
     async def _leader_epoch(self, asked: PartitionFetch, row: Any) -> int:
         """The leader's epoch, which the client has named and the broker did not refuse; of a client
-        that does not name one the newest epoch of what was returned."""
+        that does not name one, which any negative number says (``FetchRequest.optionalEpoch``), the
+        newest epoch of what was returned."""
         named = int(getattr(asked.structure, "current_leader_epoch", UNKNOWN_EPOCH))
-        if named != UNKNOWN_EPOCH:
+        if named >= 0:
             return named
         return await self._walked(newest_epoch, row.records or b"")
 
