@@ -118,6 +118,25 @@ def test_a_directory_that_is_not_where_it_was_proves_nothing(tmp_path: Path, mov
     there.release()
 
 
+def test_a_copy_on_another_volume_with_the_same_inodes_proves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process may live on, over the first one."""
+    directory = StateDirectory.hold(tmp_path, 1)
+    directory.note([uuid4()])
+    directory.release()
+    kept = os.fstat
+
+    def elsewhere(file: int) -> os.stat_result:
+        mode, inode, device, *more = kept(file)
+        return os.stat_result((mode, inode, device + 1, *more))
+
+    monkeypatch.setattr(os, "fstat", elsewhere)
+    directory = StateDirectory.hold(tmp_path, 1)
+    assert directory.dead == ()
+    directory.release()
+
+
 def gateway(plane: GatewayPlane, clock: FakeClock, directory: StateDirectory) -> Lease:
     return Lease(
         plane, gateway_id=1, broker_id=1, address="here:1", version="0", duration_ms=3_000,

@@ -8,7 +8,8 @@ process that says so is registered itself (schedule 18).
 
 The lock says so of processes under the same kernel only: a volume can be moved from a machine that
 is cut off to another one, and a directory can be copied. The names carry the kernel's boot id and
-the lock's inode, and prove nothing where these are others.
+the lock's device and inode, and prove nothing where these are others: fresh file systems give their
+first files the same inodes.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ class StateDirectory:
     def __init__(self, directory: Path, lock: int) -> None:
         self._names_file = directory / NAMES_NAME
         self._lock = lock
-        self._here = [_boot_id(), os.fstat(lock).st_ino]
+        found = os.fstat(lock)
+        self._here = [_boot_id(), found.st_dev, found.st_ino]
         noted = _read(self._names_file)
         named = tuple(UUID(name) for name in noted.get("incarnations", ()))
         proven = self._here[0] is not None and noted.get("where") == self._here
