@@ -27,7 +27,7 @@ LARGE = record_batch(AT_ONCE_RECORDS + 1)
 @pytest.fixture
 async def bench(tmp_path: Path) -> AsyncIterator[TrackedBench]:
     bench = TrackedBench(tmp_path)
-    bench.show(*(tracked_row(n, boundary=100, boundary_epoch=1) for n in range(3)))
+    bench.show(*(tracked_row(n, boundary=100, boundary_epoch=1) for n in range(8)))
     await bench.lease()
     yield bench
     await bench.close()
@@ -157,7 +157,7 @@ async def test_small_batches_that_unpack_to_much_together_are_not_unpacked_at_on
     """A request of 64 KiB has place for hundreds of them."""
     held.go_on.set()
     packed = built([(NOW, None, bytes(60_000), [])], 4)
-    batches = [(TOPIC, 0, packed)] * 8
+    batches = [(TOPIC, n, packed) for n in range(8)]
     assert len(packed) * len(batches) < 2_000
     for _ in range(2):  # also when all that can be asked is known
         held.threads.clear()

@@ -99,12 +99,13 @@ async def test_a_request_of_many_bytes_is_taken_at_once_if_the_library_looks_int
     bench: TrackedBench, taken: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await warmed(bench)
-    six = produce(*((TOPIC, n % 2, SIXTEEN_KB) for n in range(6)))
-    assert set(outcomes(await bench.ask(six))) == {(TOPIC, 0), (TOPIC, 1)}
+    large = record_batch(17, payload=bytes(48_000))
+    both = produce((TOPIC, 0, large), (TOPIC, 1, large))
+    assert set(outcomes(await bench.ask(both))) == {(TOPIC, 0), (TOPIC, 1)}
     monkeypatch.setattr("tideline.gateway.context.looked_produce", lambda *_: None)
     monkeypatch.setattr(records, "_native", lambda: None)
-    answer = await bench.ask(six)
-    assert outcomes(answer) == {(TOPIC, 0): ("none", 187), (TOPIC, 1): ("none", 92)}
+    answer = await bench.ask(both)
+    assert outcomes(answer) == {(TOPIC, 0): ("none", 119), (TOPIC, 1): ("none", 24)}
     assert taken[1:] == [True, False]
 
 

@@ -53,6 +53,26 @@ async def test_pending_is_forwarded_and_told_and_noted(bench: TrackedBench) -> N
     assert (fence.highest_acknowledged, fence.in_flight) == (41, 0)
 
 
+async def test_of_a_partition_that_is_named_twice_the_last_batch_is_stored_and_noted(
+    bench: TrackedBench,
+) -> None:
+    """As with Kafka, which answers once. By the end of the other one no B0 could be set."""
+    bench.show(PENDING)
+    response = await bench.ask(produce((TOPIC, 0, record_batch(1000)), (TOPIC, 0, BATCH)))
+    ((told,),) = (topic.partition_responses for topic in response.responses)
+    assert (told.error_code, told.base_offset) == (ErrorCode.none, 40)
+    assert bench.parts.fences.of(LOG).highest_acknowledged == 41
+
+
+async def test_in_the_suffix_the_last_batch_of_a_partition_that_is_named_twice_is_stored(
+    bench: TrackedBench,
+) -> None:
+    bench.show(SUFFIX)
+    await bench.ask(produce((TOPIC, 0, record_batch(1000)), (TOPIC, 0, BATCH)))
+    answer = await bench.ask(produce((TOPIC, 0, record_batch(1))))
+    assert outcomes(answer)[TOPIC, 0] == ("none", 102)
+
+
 async def test_an_error_of_kafka_is_told_and_not_noted(bench: TrackedBench) -> None:
     bench.show(PENDING)
     bench.client.broker[ApiKey.PRODUCE] = acknowledging(0, ErrorCode.not_leader_or_follower)

@@ -70,7 +70,7 @@ def lanes() -> Lanes:
 @pytest.fixture
 async def bench(tmp_path: Path, lanes: Lanes) -> AsyncIterator[TrackedBench]:
     async with leased(tmp_path) as made:
-        made.show(*(tracked_row(n, boundary=0, boundary_epoch=1) for n in range(2)))
+        made.show(*(tracked_row(n, boundary=0, boundary_epoch=1) for n in range(6)))
         object.__setattr__(made.parts, "examiner", Examiner(lanes.unpacking))
         made.use(made.parts)
         yield made
@@ -108,7 +108,9 @@ async def test_of_large_batches_each_client_has_one_by_turns(
 ) -> None:
     """Of one that has many in a request, and of another's only one."""
     large = built([(NOW, None, bytes(ORDINARY_BYTES), [])], CODECS["zstd"])
-    many = spawn(bench.ask(produce(*[(TOPIC, 0, large)] * 5), FakeConnection()), "many")
+    many = spawn(
+        bench.ask(produce(*((TOPIC, n, large) for n in (0, 2, 3, 4, 5))), FakeConnection()), "many"
+    )
     await turns()
     lanes.ordinary.run()
     await turns()

@@ -297,7 +297,7 @@ def produce(
 
 
 def acknowledging(base_offset: int, code: ErrorCode = ErrorCode.none) -> Script:
-    """A broker that acknowledges every partition from ``base_offset`` on."""
+    """A broker that acknowledges every partition from ``base_offset`` on, once each."""
 
     def answer(request: Any) -> Any:
         api = messages(ApiKey.PRODUCE, int(request.__version__))
@@ -309,12 +309,12 @@ def acknowledging(base_offset: int, code: ErrorCode = ErrorCode.none) -> Script:
                     partition_responses=tuple(
                         api.response_part(
                             "PartitionProduceResponse",
-                            index=row.index,
+                            index=index,
                             error_code=code,
                             base_offset=base_offset if code is ErrorCode.none else -1,
                             record_errors=(),
                         )
-                        for row in topic.partition_data
+                        for index in dict.fromkeys(row.index for row in topic.partition_data)
                     ),
                 )
                 for topic in request.topic_data

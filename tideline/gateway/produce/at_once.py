@@ -5,9 +5,9 @@ It is what :class:`~tideline.gateway.produce.handler.ProduceRequest` does where 
 to wait, out of a frame that is walked instead of decoded, without an object for each partition.
 What always holds: from the first look at a partition until the last batch is accepted there is no
 turn of the event loop, so that no fence, route, lease or produce comes in between; and whatever is
-out of the ordinary (a partition that is not in the suffix, or has others parked; a right that is
-not known, a quota, a batch that is refused or large, a buffer that may become full) is found before
-anything is accepted, and the whole request goes the other way.
+out of the ordinary (a partition that is not in the suffix, has others parked or is named twice; a
+right that is not known, a quota, a batch that is refused or large, a buffer that may become full)
+is found before anything is accepted, and the whole request goes the other way.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def appended_at_once(context: RequestContext, parts: Accepting) -> Appended | No
         return None
     looked = context.looked_produce()
     found = _walked(context, parts) if looked is None else _looked(context, parts, looked)
-    if found is None:
+    if found is None or len({_log(batch.at) for batch in found}) < len(found):
         return None
     source, may_pass = context.connection, parts.refused.may_pass
     if not all(may_pass((_log(batch.at), source), batch.producer) for batch in found):

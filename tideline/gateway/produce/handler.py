@@ -76,10 +76,17 @@ class ProduceRequest:
         self._patience_s = handler.patience_s
         self.messages: Messages = messages(ApiKey.PRODUCE, context.header.api_version)
         self.acks = int(request.acks)
+        # Of a partition that is named twice the last row counts, as in Kafka's ``KafkaApis``: the
+        # answer is about that one, and no other is stored.
+        rows = {
+            (topic_key(topic), int(row.index)): row
+            for topic in request.topic_data
+            for row in topic.partition_data
+        }
         self.all: list[PartitionProduce] = [
             PartitionProduce(
-                locate(self._tracking, topic_key(topic), partition.index),
-                partition.records,
+                locate(self._tracking, key, index),
+                row.records,
                 version=context.header.api_version,
                 source=context.connection,
                 writer=handler.writer,
@@ -87,8 +94,7 @@ class ProduceRequest:
                 examiner=handler.examiner,
                 to_kafka=self.to_kafka,
             )
-            for topic in request.topic_data
-            for partition in topic.partition_data
+            for (key, index), row in rows.items()
         ]
         self._collecting: list[PartitionProduce] | None = None
         self._relays: set[asyncio.Task[None]] = set()
