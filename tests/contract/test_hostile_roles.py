@@ -422,6 +422,19 @@ def test_a_gateway_speaks_for_no_other(world: World, call: str) -> None:
     assert refusal(world, GATEWAY, f"SELECT {text}") == "TL051"
 
 
+@pytest.mark.parametrize(
+    ("address", "version", "rack", "stand_ins"),
+    [(513, 1, 1, 1), (1, 513, 1, 1), (1, 1, 513, 1), (1, 1, 1, 262_145)],
+)
+def test_a_gateway_says_no_more_than_each_renewal_of_others_can_read(
+    world: World, address: int, version: int, rack: int, stand_ins: int
+) -> None:
+    said = ", ".join(f"repeat('x', {n})" for n in (rack, stand_ins))
+    call = f"""register_gateway({OWN_ID}, 1, gen_random_uuid(), repeat('x', {address}),
+        repeat('x', {version}), 3000, NULL, NULL, {said})"""
+    assert refusal(world, GATEWAY, f"SELECT {call}") == errors.CheckViolation.sqlstate
+
+
 def commit_of(world: World, key: str, topic_id: UUID, counts: str = "{1}") -> str:
     ((incarnation,),) = world.connection.execute(
         "SELECT incarnation FROM gateways WHERE gateway_id = 1"

@@ -16,6 +16,7 @@ from hashlib import blake2b
 from typing import TypeAlias
 
 Address: TypeAlias = tuple[str, int]
+LONGEST_NODE = len(str(2**31 - 1))
 MOST_BYTES = 262_144
 """Of what is registered; no process reads more of it."""
 
@@ -101,7 +102,8 @@ def stand_ins_of(registered: str | None) -> Mapping[int, Address]:
         node, _, at = entry.strip().partition("=")
         host, _, port = at.rpartition(":")
         numbers = node.isascii() and node.isdigit() and port.isascii() and port.isdigit()
-        if numbers and host and len(port) < 6 and 0 < int(port) < 65536:
+        short = len(node) <= LONGEST_NODE and len(port) < 6
+        if numbers and host and short and 0 < int(port) < 65536:
             found[int(node)] = host.strip("[]"), int(port)
     return found
 

@@ -119,6 +119,7 @@ INSERT INTO tracking_changes_kept DEFAULT VALUES;
 
 -- Gateways, and what they say -------------------------------------------------------------------------
 
+-- Each renewal of a lease reads what all of them say: one role may not say more than others can read.
 CREATE TABLE gateways (
     gateway_id integer PRIMARY KEY CHECK (gateway_id >= 0),
     broker_id integer NOT NULL,
@@ -128,16 +129,16 @@ CREATE TABLE gateways (
     -- A waiter times by its own clock how long this stays unchanged (schedule 15).
     renewals bigint NOT NULL DEFAULT 0,
     lease_ms integer NOT NULL CHECK (lease_ms > 0),
-    address text NOT NULL,
-    version text NOT NULL,
+    address text NOT NULL CHECK (octet_length(address) <= 512),
+    version text NOT NULL CHECK (octet_length(version) <= 512),
     registered_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     -- Why it was fenced, or who attested that a retired one is cut off.
     status_reason text,
     -- Gateways lead clients to one that is near them. Null: as its broker's broker.rack says.
-    rack text CHECK (rack <> ''),
+    rack text CHECK (rack <> '' AND octet_length(rack) <= 512),
     -- node=host:port, comma separated: where clients reach the brokers of other gateways through
     -- this one, while those are away. Null: nowhere.
-    stand_ins text,
+    stand_ins text CHECK (octet_length(stand_ins) <= 262144),
     -- Whether it accepts connections.
     serving boolean NOT NULL,
     -- The timeline on which it renewed or registered last.

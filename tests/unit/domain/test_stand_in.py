@@ -119,7 +119,8 @@ def test_what_is_registered_is_read_as_it_was(places: dict[int, tuple[str, int]]
 @pytest.mark.parametrize(
     "registered",
     ["", ",", "2", "2=", "2=host", "2=host:", "2=host:0", "2=host:65536", "x=host:1", "-1=host:1",
-     "²=host:1", "2=:1", "{\"2\": 1}", "2=host:1" + "0" * 300_000],
+     "²=host:1", "2=:1", "{\"2\": 1}", "2=host:1" + "0" * 300_000,
+     "1" * 5_000 + "=host:1"],
 )  # fmt: skip
 def test_nobody_is_led_to_what_cannot_be_read(registered: str) -> None:
     assert stand_ins_of(registered) == {}

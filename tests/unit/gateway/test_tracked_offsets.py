@@ -468,6 +468,21 @@ async def test_without_a_lease_nobody_is_told_where_the_epoch_of_the_suffix_ends
     assert await ended(bench, 7) == ("not_leader_or_follower", -1, -1)
 
 
+async def test_an_end_that_postgres_said_while_the_lease_ended_is_not_told(
+    bench: TrackedBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.show(SUFFIX)
+    asked_of_postgres = bench.plane.high_watermarks
+
+    async def lapses(*logs: Any) -> Any:
+        found = await asked_of_postgres(*logs)
+        bench.lapse()
+        return found
+
+    monkeypatch.setattr(bench.plane, "high_watermarks", lapses)
+    assert await ended(bench, 7) == ("not_leader_or_follower", -1, -1)
+
+
 async def test_an_epoch_that_goes_on_behind_b0_ends_in_the_suffix_if_b0_is_told_meanwhile(
     bench: TrackedBench,
 ) -> None:

@@ -114,6 +114,10 @@ class LeaderEpochHandler:
             code = failure_code(failure)
         rows = {}
         for item, log in logs.items():
+            if (rule := split.rule(item)).behaviour is not Behaviour.SUFFIX:
+                # A lease that is over: this Postgres may be one that was left behind.
+                rows[item] = _unknown(split, item, rule.error or READ_AGAIN)
+                continue
             if log is None or log not in ends:
                 rows[item] = _unknown(split, item, code)
                 continue
