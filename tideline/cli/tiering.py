@@ -216,7 +216,7 @@ def next_step(status: TieringStatusRow) -> str:
 def tiering_table(rows: Iterable[TieringRow]) -> Table:
     table = Table(
         "topic", "p", "state", "tiered up to", "WAL from", "high watermark", "segments",
-        "not merged", "batches", "split files", "eligible", "trouble", "next",
+        "not merged", "batches", "runs", "eligible", "trouble", "next",
         box=None, pad_edge=False,
     )  # fmt: skip
     for row in rows:

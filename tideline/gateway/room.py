@@ -30,14 +30,12 @@ class Room:
         self._max = max_bytes
         self._held = dict.fromkeys(KINDS, 0)
         self._total = 0
-        self._turn: object | None = None
         self.full = False
         """Whether clients are not read at present."""
         self.shrink: Listeners[[int]] = Listeners()
         """Called with the bytes that are too many, before the room counts as full."""
         self.changed: Listeners[[]] = Listeners()
-        """Called when it is full, when there is room again, and when the turn is free: whoever
-        reads looks whether it may."""
+        """Called when it is full, and when there is room again."""
         for kind in KINDS:
             HELD_BYTES.labels(kind).set_function(partial(self._held.__getitem__, kind))
 
@@ -87,19 +85,3 @@ class Room:
             yield granted
         finally:
             self.give("answers", granted)
-
-    def may_finish(self, reader: object) -> bool:
-        """Whether ``reader`` may read on in a frame that it has begun: while there is room, or if
-        it has the turn. It keeps the turn until :meth:`finished`."""
-        if not self.full:
-            return True
-        if self._turn is None:
-            self._turn = reader
-        return self._turn is reader
-
-    def finished(self, reader: object) -> None:
-        """``reader`` is not within a frame any more."""
-        if self._turn is reader:
-            self._turn = None
-            if self.full:
-                self.changed()

@@ -59,20 +59,6 @@ def test_an_answer_is_as_large_as_there_is_room() -> None:
     assert room.left == 1_000
 
 
-def test_when_full_frames_that_are_half_read_are_finished_one_after_the_other() -> None:
-    room, one, another = Room(100), object(), object()
-    assert room.may_finish(one)
-    assert room.may_finish(another)
-    room.take("requests", 101)
-    assert room.may_finish(one)
-    assert not room.may_finish(another)
-    assert room.may_finish(one)
-    room.finished(another)
-    assert not room.may_finish(another)
-    room.finished(one)
-    assert room.may_finish(another)
-
-
 def held_until(release: asyncio.Event) -> Callable[[RequestHeader, bytes], Awaitable[bytes | None]]:
     """A broker that answers heartbeats then, and everything else at once."""
 
