@@ -13,7 +13,6 @@ import os
 import sys
 from typing import Any
 
-import aiohttp  # noqa: F401
 import boto3  # noqa: F401
 import kio.schema.index  # noqa: F401
 import prometheus_client  # noqa: F401
