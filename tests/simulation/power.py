@@ -49,7 +49,8 @@ def look(name: str, seeds: Sequence[int]) -> Found:
     bug = BUGS[name]
     for number, seed in enumerate(seeds, 1):
         if (violation := seen(bug, seed)) is not None:
-            return Found(number, seed, violation.kind.value, violation.text)
+            said = violation.text.partition("\n")[0]  # a traceback has paths of this machine
+            return Found(number, seed, violation.kind.value, said)
     return Found(len(seeds))
 
 
