@@ -190,6 +190,7 @@ class Bench(TrackedBench):
 async def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
     monkeypatch.setattr(topic_identity, "BETWEEN_LOOKS_S", 0.0)
     monkeypatch.setattr(topics, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(reports, "QUIET_S", 0.05)  # nobody notifies it here
     monkeypatch.setattr(tellings, "LONGEST_PAUSE_S", 0.05)
     monkeypatch.setattr(tellings, "ANSWER_WAITS_S", 0.1)
     monkeypatch.setattr(reports, "EVERY_S", 0.01)
