@@ -7,7 +7,7 @@ version does not have are left out, as Kafka's own generated classes do for igno
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -143,6 +143,17 @@ def topic_key(topic: Any) -> TopicKey:
             key: TopicKey = getattr(topic, name)
             return key
     raise AssertionError(f"{type(topic).__name__} names no topic")
+
+
+def by_partition(topics: Iterable[Any], rows: str, index: str) -> dict[tuple[TopicKey, int], Any]:
+    """The structures of partitions, ``rows`` of each topic, in their order. Of a partition that
+    comes twice the last one counts: Kafka keeps them in maps, answers about that one, and has not
+    judged what another one says."""
+    return {
+        (topic_key(topic), int(getattr(row, index))): row
+        for topic in topics
+        for row in getattr(topic, rows)
+    }
 
 
 def key_fields(key: TopicKey) -> dict[str, TopicKey]:

@@ -38,6 +38,7 @@ from tideline.gateway.messages import (
     Messages,
     RequestedPartition,
     TopicKey,
+    by_partition,
     error,
     group_by_topic,
     key_fields,
@@ -92,11 +93,8 @@ class Question:
 
     def rows(self, response: Any) -> dict[tuple[TopicKey, int], Any]:
         """The structures of an answer; none of ``None``."""
-        return {
-            (topic_key(topic), int(getattr(row, self.names.index))): row
-            for topic in (response.topics if response is not None else ())
-            for row in topic.partitions
-        }
+        topics = response.topics if response is not None else ()
+        return by_partition(topics, "partitions", self.names.index)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -35,14 +35,19 @@ from tideline.domain.request_handling import (
 from tideline.gateway.context import ApiKey, RequestContext
 from tideline.gateway.fetch.from_suffix import HighWatermarks
 from tideline.gateway.fetch.late_answers import LateAnswer, LateAnswers
-from tideline.gateway.fetch.partition import PartitionFetch, PartitionResult, current_route
+from tideline.gateway.fetch.partition import (
+    PartitionFetch,
+    PartitionResult,
+    asked_of,
+    current_route,
+)
 from tideline.gateway.messages import (
     NO_TIME,
     Messages,
+    by_partition,
     error,
     key_fields,
     named,
-    topic_key,
     without_leader_hint,
 )
 from tideline.gateway.metrics import LOCAL_READS, TIERED_READS
@@ -138,11 +143,7 @@ class KafkaSide:
             for name in _SAME
         ):
             return {}
-        questions = {
-            (topic_key(topic), int(row.partition)): row
-            for topic in before.request.topics
-            for row in topic.partitions
-        }
+        questions = asked_of(before.request)
         same = [
             one for one in asked if questions.get((one.at.key, one.at.partition)) == one.structure
         ]
@@ -164,11 +165,7 @@ class KafkaSide:
         for endpoint in getattr(response, "node_endpoints", ()):
             self.endpoints[endpoint.node_id] = endpoint
         failed = int(getattr(response, "error_code", 0))
-        rows = {
-            (topic_key(topic), int(row.partition_index)): row
-            for topic in response.responses
-            for row in topic.partitions
-        }
+        rows = by_partition(response.responses, "partitions", "partition_index")
         await self._watermarks.follow(
             [
                 one.at.log

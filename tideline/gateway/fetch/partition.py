@@ -14,9 +14,9 @@ from tideline.gateway.messages import (
     Messages,
     RequestedPartition,
     TopicKey,
+    by_partition,
     error,
     locate,
-    topic_key,
 )
 from tideline.gateway.tracking.view import TrackingView
 from tideline.kafka.batches import first_bytes, size_of_first
@@ -56,14 +56,8 @@ def partition_of(key: TopicKey, row: Any, tracking: TrackingView) -> PartitionFe
 
 
 def asked_of(request: Any) -> dict[tuple[TopicKey, int], Any]:
-    """The partitions that a fetch names, in its order. Of one that it names twice the last row
-    counts, as with Kafka (``FetchRequest.fetchData``): an answer of the broker is about that one,
-    and the leader epoch that another row names was never judged."""
-    return {
-        (topic_key(topic), int(row.partition)): row
-        for topic in request.topics
-        for row in topic.partitions
-    }
+    """The partitions that a fetch names, in its order (``FetchRequest.fetchData``)."""
+    return by_partition(request.topics, "partitions", "partition")
 
 
 def partitions_of(request: Any, tracking: TrackingView) -> list[PartitionFetch]:

@@ -24,6 +24,7 @@ from tideline.gateway.leaders import LeaderNaming
 from tideline.gateway.messages import (
     NO_TIME,
     Messages,
+    by_partition,
     group_by_topic,
     key_fields,
     leaves_out,
@@ -31,7 +32,6 @@ from tideline.gateway.messages import (
     messages,
     milliseconds,
     named,
-    topic_key,
 )
 from tideline.gateway.passing import classic_alone
 from tideline.gateway.produce.answering import count_appended, response
@@ -76,13 +76,8 @@ class ProduceRequest:
         self._patience_s = handler.patience_s
         self.messages: Messages = messages(ApiKey.PRODUCE, context.header.api_version)
         self.acks = int(request.acks)
-        # Of a partition that is named twice the last row counts, as in Kafka's ``KafkaApis``: the
-        # answer is about that one, and no other is stored.
-        rows = {
-            (topic_key(topic), int(row.index)): row
-            for topic in request.topic_data
-            for row in topic.partition_data
-        }
+        # Of a partition that is named twice the last batch alone is stored, as with Kafka.
+        rows = by_partition(request.topic_data, "partition_data", "index")
         self.all: list[PartitionProduce] = [
             PartitionProduce(
                 locate(self._tracking, key, index),
@@ -265,11 +260,7 @@ class ProduceRequest:
             self.throttle = max(self.throttle, response.throttle_time)
             for endpoint in getattr(response, "node_endpoints", ()):
                 self.endpoints[endpoint.node_id] = endpoint
-            found = {
-                (topic_key(topic), row.index): row
-                for topic in response.responses
-                for row in topic.partition_responses
-            }
+            found = by_partition(response.responses, "partition_responses", "index")
             if len(parts) == len(self.all) and self.acks != 0:
                 self._whole_answer = frame
             judged = []
