@@ -434,6 +434,20 @@ async def test_who_stops_says_so_first_and_leaves_when_the_others_have_heard(
     assert await scene.told(1) == scene.elsewhere
 
 
+async def test_a_gateway_that_has_just_begun_does_not_lead_its_own_clients_away(
+    scene: Scene,
+) -> None:
+    """The registry was read a moment before it began, and is read again a third of a lease later;
+    at the other place nobody may listen."""
+    await scene.presence.close()
+    await scene.lease.tell_serving(False)
+    await scene.other_registers(serving=True)
+    assert await scene.told(1) == scene.elsewhere
+    await scene.lease.tell_serving(True)
+    await until(lambda: scene.stand_ins.believed()["away"] == [])
+    assert await scene.told(1) == scene.own
+
+
 async def test_who_registers_anew_says_again_whether_it_serves(scene: Scene) -> None:
     before = scene.lease.incarnation
     assert scene.plane.gateways.fence(1, before, 0, "it slept")

@@ -126,6 +126,8 @@ class Lease:
         self.told: Listeners[[Sequence[GatewayRegistration], float, float]] = Listeners()
         """Called with every gateway as a renewal has listed them, and when it was sent and
         answered, on this lease's clock."""
+        self.served: Listeners[[]] = Listeners()
+        """Called when :attr:`serving` is told, before the registry has it."""
         self.serves_unregistered = False
         """Requests are served, from the snapshot, and Postgres has not heard of this process yet:
         what was here before stands for it at the barriers."""
@@ -307,6 +309,7 @@ class Lease:
         registrations. Whether Postgres knows; raises as a call to it does. That this incarnation is
         fenced is found out by the renewal."""
         self.serving = serving
+        self.served()
         if not self._registered:
             return False
         try:

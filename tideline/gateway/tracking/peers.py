@@ -68,7 +68,7 @@ class Peers:
         self.readings = 0
         """Of the registry so far."""
         self.looked: Listeners[[]] = Listeners()
-        """Called after each reading of the registry."""
+        """Called after each reading of the registry, and when the row of this gateway changes."""
         self._watch = LeaseWatch()
         self._registered: dict[int, str | None] = {}
         self._brokers: Mapping[int, str | None] | None = None
@@ -133,6 +133,15 @@ class Peers:
         """What a renewal has listed, and when it was sent and answered by the same clock."""
         if self._wanted():
             self._read(gateways, sent_s, answered_s)
+
+    def own_changed(self) -> None:
+        """This gateway accepts connections, or does not any more. Its clients are told by that, not
+        by the reading before: of a gateway that begins, elsewhere nobody may have heard yet that it
+        had been away."""
+        own = self._fleet.get(self._node)
+        if own is not None and own.serves != self._serving():
+            self._fleet = {**self._fleet, self._node: replace(own, serves=self._serving())}
+            self.looked()
 
     def _wanted(self) -> bool:
         return self.always or self._tracking.has_suffixes()

@@ -34,6 +34,7 @@ class Presence:
         self._told: tuple[UUID, bool] | None = None
         self._tasks: list[asyncio.Task[None]] = []
         lease.serving = False
+        lease.served.add(peers.own_changed)
 
     def follow(self, listening: Callable[[], bool]) -> None:
         """From now on the registry says what ``listening`` does."""
