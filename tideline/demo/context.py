@@ -35,7 +35,9 @@ class DemoOptions:
     """How long they go on after the last partition is hybrid."""
     timeout_s: float = 300.0
     aging: bool = True
-    """Go on past readiness: coverage, tiering, object collection, reading back."""
+    """Go on past readiness: coverage, tiering, reading back."""
+    collect: bool = True
+    """Of an aged topic collect objects too, and read it as a table and beside the gateways."""
     rehearse: bool = False
     """Then lose Postgres, and rebuild it out of the bucket."""
     migrate: tuple[str, ...] = ()
