@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from uuid import uuid4
 
 import pytest
 
 from tests.contract.scenes import Scene
+from tests.support.waiting import eventually, within
+from tideline.control_plane import REPORTS_CHANNEL
 from tideline.control_plane.errors import (
     InvalidInput,
     RoundOver,
@@ -182,6 +185,29 @@ async def test_a_report_buries_nothing_until_the_worker_has_looked(scene: Scene)
     assert await scene.plane.report_deletion(log.topic_id)
     assert await scene.plane.open_deletions() == []
     assert await scene.plane.report_deletion(uuid4()), "nothing is to be buried"
+
+
+async def test_what_is_said_again_wakes_no_worker_again(scene: Scene) -> None:
+    _, (log,) = await scene.diskless_topic()
+    listening, heard = asyncio.Event(), list[str]()
+
+    async def listen() -> None:
+        async for channel, _ in scene.plane.listen([REPORTS_CHANNEL], listening.set):
+            heard.append(channel)
+
+    async with asyncio.TaskGroup() as group:
+        listener = group.create_task(listen())
+        await within("the connection to listen", listening.wait())
+        for count, name in enumerate(("new", "newer"), start=1):
+            for _ in range(3):
+                await ask(scene, name)
+            await eventually("the first word", lambda count=count: len(heard) >= count)
+        for _ in range(3):
+            await scene.plane.report_deletion(log.topic_id)
+        await ask(scene, "last")
+        await eventually("the last word", lambda: len(heard) >= 4)
+        assert len(heard) == 4
+        listener.cancel()
 
 
 async def test_a_report_that_is_settled_may_come_again(scene: Scene) -> None:

@@ -85,8 +85,9 @@ class ReportKeeper:
                 pause_s = await self.look()
             except TidelineError as error:
                 log.warning("reports.no_look", why=str(error))
+            await asyncio.sleep(SOON_S)
             with suppress(TimeoutError):
-                async with asyncio.timeout(pause_s):
+                async with asyncio.timeout(pause_s - SOON_S):
                     await self._heard.wait()
 
     async def look(self) -> float:

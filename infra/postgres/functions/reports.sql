@@ -31,7 +31,9 @@ BEGIN
             VALUES (p_name, session_user, p_partitions, p_timestamp_type, p_max_message_bytes,
                 p_timestamp_before_max_ms, p_timestamp_after_max_ms, p_given_max_message_bytes)
             ON CONFLICT DO NOTHING;
-        PERFORM pg_notify('tideline_reports', '');
+        IF FOUND THEN
+            PERFORM pg_notify('tideline_reports', '');
+        END IF;
     END IF;
     RETURN v_refused;
 END
@@ -52,7 +54,9 @@ BEGIN
     END IF;
     INSERT INTO reported_deletions (topic_id, reported_by) VALUES (p_topic_id, session_user)
         ON CONFLICT DO NOTHING;
-    PERFORM pg_notify('tideline_reports', '');
+    IF FOUND THEN
+        PERFORM pg_notify('tideline_reports', '');
+    END IF;
     RETURN false;
 END
 $$;

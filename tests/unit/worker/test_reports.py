@@ -299,3 +299,21 @@ async def test_what_is_reported_is_looked_at_when_it_is_heard_of(bench: Bench) -
     assert asyncio.get_running_loop().time() - began < reports.QUIET_S
     assert looks[before] == reports.SOON_S
     await cancel_and_wait(*running)
+
+
+async def test_a_word_a_moment_does_not_make_a_look_a_moment(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reports, "SOON_S", 0.2)
+    looks = list[float]()
+
+    async def counted() -> float:
+        looks.append(asyncio.get_running_loop().time())
+        bench.keeper._heard.set()
+        return reports.QUIET_S
+
+    bench.keeper.look = counted  # type: ignore[method-assign]
+    running = asyncio.create_task(bench.keeper.run())
+    await eventually("three looks", lambda: len(looks) == 3)
+    assert looks[2] - looks[0] >= 2 * reports.SOON_S * 0.9
+    await cancel_and_wait(running)

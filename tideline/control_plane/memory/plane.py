@@ -479,10 +479,13 @@ class MemoryControlPlane(ControlPlane):
         given_max_message_bytes: str | None,
     ) -> str | None:
         limits = (timestamp_type, max_message_bytes, timestamp_before_max_ms)
-        self._notify(REPORTS_CHANNEL, "")
-        return self.reports.ask(
+        before = self.reports.births.get(name)
+        refused = self.reports.ask(
             name, partitions, *limits, timestamp_after_max_ms, given_max_message_bytes
         )
+        if self.reports.births.get(name) not in (None, before):
+            self._notify(REPORTS_CHANNEL, "")
+        return refused
 
     async def withdraw_birth(self, name: str) -> None:
         self.reports.births.pop(name, None)
@@ -508,8 +511,9 @@ class MemoryControlPlane(ControlPlane):
         topic = self.topics.by_id(topic_id)
         if topic is None or topic.status is TopicStatus.DELETED:
             return True
-        self.reports.deletions.setdefault(topic_id, self._now())
-        self._notify(REPORTS_CHANNEL, "")
+        if topic_id not in self.reports.deletions:
+            self.reports.deletions[topic_id] = self._now()
+            self._notify(REPORTS_CHANNEL, "")
         return False
 
     async def open_deletions(self) -> list[ReportedDeletion]:
