@@ -332,6 +332,22 @@ async def test_who_looked_before_a_notification_asks_once_more() -> None:
     await watermarks.close()
 
 
+async def test_the_end_of_a_prefix_that_is_read_does_not_wait_for_the_next_slow_poll() -> None:
+    source = Source()
+    watermarks = HighWatermarks(source, TrackingView(lambda: True), poll_s=0.005, quiet_s=60)
+    watermarks._known[LOG] = 100  # a while ago
+    watermarks.hear(True)
+    elsewhere = asyncio.create_task(watermarks.wait({TopicIdPartition(TOPIC_ID, 9): 100}, 60))
+    await until(lambda: watermarks._asked_at > watermarks._due_after)
+    asked = source.asked
+    await lasts_async("nothing moves", lambda: source.asked == asked, 0.05)
+    source.ends = {LOG: 105}
+    await watermarks.follow([LOG])
+    await until(lambda: watermarks.known(LOG) == 105, "where the log ends")
+    elsewhere.cancel()
+    await watermarks.close()
+
+
 async def test_a_long_poll_ends_with_its_time() -> None:
     watermarks = HighWatermarks(Source(), TrackingView(lambda: True), poll_s=60)
     assert not await watermarks.wait({LOG: 100}, 0.01)

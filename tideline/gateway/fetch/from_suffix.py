@@ -164,6 +164,8 @@ class HighWatermarks:
         if not logs:
             return
         loop = asyncio.get_running_loop()
+        if not self._followed:
+            self._woken.set()  # the pause may be that of who waits for a notification
         self._followed |= dict.fromkeys(logs, loop.time() + FOLLOWED_S)
         self._start_polling()
         unknown = {log: -1 for log in logs if self.known(log) < 0}
