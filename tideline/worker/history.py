@@ -76,7 +76,8 @@ class HistoryKeeper:
             raise WrongHistory(f"Postgres is not the one that was seen: {why}. {REMEDY}")
         await self._promotion.look()
         self._timeline.set(now.timeline)
-        if self._told % self.beats_per_position == 0:
+        promoted = before is not None and now.timeline != before.timeline
+        if promoted or self._told % self.beats_per_position == 0:
             durability = await self._plane.check_synchronous_commit()
             self._synchronous.set(bool(durability) and durability.waits_for_standby)
         self._told += 1

@@ -61,6 +61,29 @@ async def test_standbys_are_looked_at_once_for_each_position() -> None:
     assert looked == 2
 
 
+async def test_the_standbys_of_a_primary_that_was_promoted_are_looked_at_with_its_first_beat() -> (
+    None
+):
+    installation = Installation(Buckets())
+    keeper = await keeper_of(installation)
+    plane, looked = installation.plane, 0
+    look = plane.check_synchronous_commit
+
+    async def counted() -> CommitDurability:
+        nonlocal looked
+        looked += 1
+        return await look()
+
+    plane.check_synchronous_commit = counted  # type: ignore[method-assign]
+    for _ in range(2):
+        await keeper.beat()
+    assert looked == 1
+    plane.server = (plane.server[0], plane.server[1] + 1)
+    for _ in range(2):
+        await keeper.beat()
+    assert looked == 2
+
+
 @pytest.mark.parametrize("position_s", [1.0, 2.0, 7.0, 30.0, 300.0])
 async def test_no_more_than_what_is_set_lies_between_two_positions(position_s: float) -> None:
     """A rebuild relies on it: it watches for little longer."""
