@@ -78,7 +78,7 @@ async def test_changes_are_told_with_the_identity_of_the_server_that_tells_them(
         asked = await scene.plane.identity(before)
         assert replace(told, lsn=asked.lsn) == asked
         assert seen.lsn <= told.lsn <= asked.lsn
-    assert (await scene.plane.tracked_changes(str(2**40), seen)).identity.knows
+    assert (await scene.plane.tracked_changes("no place", seen)).identity.knows
 
 
 async def test_of_a_topic_of_which_one_partition_has_changed_that_one_is_told(scene: Scene) -> None:
@@ -127,7 +127,21 @@ async def test_changes_that_were_forgotten_are_answered_by_reading_everything(
 
 
 async def test_a_reading_of_another_history_is_no_beginning(scene: Scene) -> None:
-    assert (await scene.plane.tracked_changes(str(2**40))).upto is None
+    """Of a transaction, too, that both have under one number."""
+    here = await scene.plane.tracked_changes_begin()
+    history, _, number = here.partition(":")
+    system, timeline, history_id = history.split("/")
+    others = (
+        f"{history}:{2**40}",
+        f"{system}/{int(timeline) + 1}/{history_id}:{number}",
+        f"{system}/{timeline}/{UUID(int=77)}:{number}",
+        "no place at all",
+    )
+    for since in others:
+        assert (await scene.plane.tracked_changes(since)).upto is None
+    assert (await scene.plane.tracked_changes(here)).upto is not None
+    await scene.plane.begin_history("a test", "commits are missing")
+    assert (await scene.plane.tracked_changes(here)).upto is None
 
 
 async def test_what_commits_late_is_told_by_the_next_reading(

@@ -98,6 +98,36 @@ CREATE TRIGGER keep_told_change AFTER UPDATE ON watch_findings FOR EACH ROW
     WHEN ((OLD.detail, OLD.ended_at) IS DISTINCT FROM (NEW.detail, NEW.ended_at))
     EXECUTE FUNCTION keep_told_change();
 
+-- From where a later reading goes on, and of which history: after a failover or a restore the numbers
+-- of transactions may stand for others. Null on a standby: there everything is read each time.
+CREATE FUNCTION place_of_reading() RETURNS text
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    IF pg_is_in_recovery() THEN
+        RETURN NULL;
+    END IF;
+    RETURN (SELECT format('%s/%s/%s:%s', i.system_identifier, i.timeline, i.history_id,
+            pg_snapshot_xmin(pg_current_snapshot()))
+        FROM server_identity(NULL, NULL) AS i);
+END
+$$;
+
+CREATE FUNCTION transaction_of_place(p_place text) RETURNS xid8
+LANGUAGE sql STABLE AS $$
+    SELECT split_part(p_place, ':', 2)::xid8
+$$;
+
+-- From which transaction on a reading goes on that answered p_since; null: that is not known. p_now: the
+-- place of this reading.
+CREATE FUNCTION transaction_since(p_since text, p_now text) RETURNS xid8
+LANGUAGE sql STABLE AS $$
+    SELECT t.since
+    FROM tracking_changes_kept AS k, (SELECT
+        CASE WHEN split_part(p_since, ':', 1) = split_part(p_now, ':', 1)
+            THEN transaction_of_place(p_since) END AS since) AS t
+    WHERE t.since BETWEEN k.forgotten_before AND transaction_of_place(p_now)
+$$;
+
 -- Since a reading that answered p_since. The first row says from where the next one goes on, the
 -- others each name a topic that has changed, with what is tracked under that name now, if anything
 -- is. A transaction that was still open at the former reading is at or past p_since, so what
@@ -116,16 +146,16 @@ RETURNS TABLE (
 )
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
     WITH reading AS (
-        SELECT pg_snapshot_xmin(pg_current_snapshot()) AS upto, k.forgotten_before
-        FROM tracking_changes_kept AS k
+        SELECT p.upto, transaction_since(p_since, p.upto) AS since
+        FROM (SELECT place_of_reading() AS upto) AS p
     ), noted AS (
         SELECT c.name, bool_and(c.partition IS NOT NULL) AS by_partition,
                array_agg(DISTINCT c.partition) AS partitions
             FROM tracking_changes AS c
-            WHERE c.changed_by >= p_since::xid8 AND c.routed
+            WHERE c.changed_by >= (SELECT since FROM reading) AND c.routed
             GROUP BY c.name
     )
-    SELECT CASE WHEN p_since::xid8 BETWEEN r.forgotten_before AND r.upto THEN r.upto::text END,
+    SELECT CASE WHEN r.since IS NOT NULL THEN r.upto END,
            NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
            (SELECT to_jsonb(i) FROM server_identity(p_beat, p_token) AS i)
         FROM reading AS r
@@ -146,26 +176,7 @@ $$;
 -- Where a reading of changes goes on that follows a reading of everything made after this.
 CREATE FUNCTION tracked_changes_begin() RETURNS text
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
-    SELECT pg_snapshot_xmin(pg_current_snapshot())::text
-$$;
-
--- From where a later reading goes on, and of which history: after a failover or a restore the numbers
--- of transactions may stand for others. Null on a standby: there everything is read each time.
-CREATE FUNCTION place_of_reading() RETURNS text
-LANGUAGE plpgsql STABLE AS $$
-BEGIN
-    IF pg_is_in_recovery() THEN
-        RETURN NULL;
-    END IF;
-    RETURN (SELECT format('%s/%s/%s:%s', i.system_identifier, i.timeline, i.history_id,
-            pg_snapshot_xmin(pg_current_snapshot()))
-        FROM server_identity(NULL, NULL) AS i);
-END
-$$;
-
-CREATE FUNCTION transaction_of_place(p_place text) RETURNS xid8
-LANGUAGE sql STABLE AS $$
-    SELECT split_part(p_place, ':', 2)::xid8
+    SELECT place_of_reading()
 $$;
 
 -- Names under which migrations have changed since a reading that answered p_since, late commits
@@ -174,14 +185,9 @@ $$;
 CREATE FUNCTION names_changed_since(p_since text, p_now text) RETURNS text[]
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
-    v_since xid8;
+    v_since CONSTANT xid8 := transaction_since(p_since, p_now);
 BEGIN
-    IF p_since IS NULL OR p_now IS NULL OR split_part(p_since, ':', 1) <> split_part(p_now, ':', 1) THEN
-        RETURN NULL;
-    END IF;
-    v_since := transaction_of_place(p_since);
-    IF v_since > transaction_of_place(p_now)
-        OR v_since < (SELECT forgotten_before FROM tracking_changes_kept) THEN
+    IF v_since IS NULL THEN
         RETURN NULL;
     END IF;
     RETURN ARRAY(SELECT DISTINCT name FROM tracking_changes WHERE changed_by >= v_since);

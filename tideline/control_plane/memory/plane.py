@@ -32,7 +32,7 @@ from tideline.control_plane.memory.history import History
 from tideline.control_plane.memory.operators import Operators
 from tideline.control_plane.memory.partition import Partition
 from tideline.control_plane.memory.places import Places
-from tideline.control_plane.memory.progress import Progress
+from tideline.control_plane.memory.progress import Progress, number_since
 from tideline.control_plane.memory.reports import GATEWAY, MAX_PARTITIONS, MOST_ASKED, Reports
 from tideline.control_plane.memory.suffix import FIND_LIMIT_IN_ALL
 from tideline.control_plane.memory.topics import Topics
@@ -316,23 +316,31 @@ class MemoryControlPlane(ControlPlane):
     ) -> TrackedChanges:
         self._note_changes()
         identity = self.history.identity(self.server, seen)
-        if not self._forgotten_before <= int(since) <= self._noted:
+        here = self._history_name
+        number = number_since(since, here, self._forgotten_before, self._noted)
+        if number is None:
             return TrackedChanges(None, identity)
-        names = {name for name, (at, _) in self._changes.items() if at > int(since)}
+        names = {name for name, (at, _) in self._changes.items() if at > number}
         rows = [row for row in self.topics.rows if row.is_tracked and row.name in names]
         topics = [row.tracked() for row in rows]
         told = {row.topic_id for row in rows}
         moved = {
             log: row
             for log, at in self._changed_rows.items()
-            if at > int(since) and log.topic_id not in told
+            if at > number and log.topic_id not in told
             if (row := self._tracked_partition(log)) is not None
         }
-        return TrackedChanges(str(self._noted), identity, frozenset(names), tuple(topics), moved)
+        upto = f"{here}:{self._noted}"
+        return TrackedChanges(upto, identity, frozenset(names), tuple(topics), moved)
 
     async def tracked_changes_begin(self) -> str:
         self._note_changes()
-        return str(self._noted)
+        return f"{self._history_name}:{self._noted}"
+
+    @property
+    def _history_name(self) -> str:
+        system, timeline = self.server
+        return f"{system}/{timeline}/{self.history.history_id}"
 
     def _note_changes(self) -> None:
         """Compare with what was noted before: SQL has triggers for this."""
@@ -838,12 +846,12 @@ class MemoryControlPlane(ControlPlane):
 
     async def migration_changes(self, since: str | None) -> MigrationChanges:
         return self._progress.changes(
-            self.history.history_id, await self.migration_status(), await self._all_told(), since
+            self._history_name, await self.migration_status(), await self._all_told(), since
         )
 
     async def migration_status_changes(self, since: str | None) -> MigrationStatusChanges:
         return self._progress.status_changes(
-            self.history.history_id, await self.migration_status(), await self._all_told(), since
+            self._history_name, await self.migration_status(), await self._all_told(), since
         )
 
     async def told(self, topics: Collection[str] | None = None) -> dict[str, Told]:

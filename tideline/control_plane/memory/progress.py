@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from uuid import UUID
 
 from tideline.control_plane.model import (
     MigrationChanges,
@@ -34,12 +33,13 @@ class Progress:
 
     def changes(
         self,
-        history: UUID,
+        history: str,
         statuses: Sequence[PartitionMigrationStatus],
         told: Mapping[str, Told],
         since: str | None,
     ) -> MigrationChanges:
-        upto, names = self._look(history, statuses, told, since)
+        upto, number = self._look(history, statuses, told, since)
+        names = self._names(number)
         there = [one for one in statuses if names is None or one.topic in names]
         return MigrationChanges(
             upto, names is None, frozenset(names or ()), tuple(summarize(there))
@@ -47,19 +47,21 @@ class Progress:
 
     def status_changes(
         self,
-        history: UUID,
+        history: str,
         statuses: Sequence[PartitionMigrationStatus],
         told: Mapping[str, Told],
         since: str | None,
     ) -> MigrationStatusChanges:
-        upto, names = self._look(history, statuses, told, since)
+        upto, number = self._look(history, statuses, told, since)
+        names = self._names(number)
         there = [one for one in statuses if names is None or one.topic in names]
         moved = [
             MovedHighWatermark(one.topic, one.log.partition, one.high_watermark)
             for one in statuses
-            if names is not None
+            if number is not None
+            and names is not None
             and one.topic not in names
-            and self._moved[one.topic, one.log.partition][0] > _number(since)
+            and self._moved[one.topic, one.log.partition][0] > number
         ]
         return MigrationStatusChanges(
             upto,
@@ -71,19 +73,21 @@ class Progress:
 
     def _look(
         self,
-        history: UUID,
+        history: str,
         statuses: Sequence[PartitionMigrationStatus],
         told: Mapping[str, Told],
         since: str | None,
-    ) -> tuple[str, set[str] | None]:
-        """From where the next look goes on, and what has changed; ``None``: that is not known."""
+    ) -> tuple[str, int | None]:
+        """From where the next look goes on, and from which change this one does."""
         self._note(statuses, told)
-        upto = f"{history}:{self._noted}"
-        if since is None or since.partition(":")[0] != str(history):
-            return upto, None
-        if not self._forgotten_before <= _number(since) <= self._noted:
-            return upto, None
-        return upto, {name for name, (at, *_) in self._rows.items() if at > _number(since)}
+        number = number_since(since, history, self._forgotten_before, self._noted)
+        return f"{history}:{self._noted}", number
+
+    def _names(self, number: int | None) -> set[str] | None:
+        """That have changed since; ``None``: that is not known."""
+        if number is None:
+            return None
+        return {name for name, (at, *_) in self._rows.items() if at > number}
 
     def _note(self, statuses: Sequence[PartitionMigrationStatus], told: Mapping[str, Told]) -> None:
         now: dict[str, list[PartitionMigrationStatus]] = {}
@@ -111,5 +115,8 @@ def _whenever_seen(told: Told) -> Told:
     return replace(told, findings=tuple(replace(f, last_seen_at=ever) for f in told.findings))
 
 
-def _number(place: str | None) -> int:
-    return int((place or ":0").partition(":")[2])
+def number_since(place: str | None, history: str, first: int, last: int) -> int | None:
+    """Of the change up to which ``place`` was read, if it is of this history and within both,
+    inclusive; ``None``: everything has to be read."""
+    there, _, number = (place or "").partition(":")
+    return int(number) if there == history and first <= int(number) <= last else None
