@@ -15,7 +15,8 @@ OURS = "org.tideline.kafka.tiered.S3RemoteStorageManager"
 AIVENS = "io.aiven.kafka.tieredstorage.RemoteStorageManager"
 NOT_PLAIN = ("compression.enabled", "encryption.enabled")
 """Aiven's: objects are then not the segment's bytes."""
-LISTENERS, PROTOCOLS = "listeners", "listener.security.protocol.map"
+LISTENERS, ADVERTISED = "listeners", "advertised.listeners"
+PROTOCOLS = "listener.security.protocol.map"
 BETWEEN, CONTROLLERS = "inter.broker.listener.name", "controller.listener.names"
 MECHANISMS, CLIENT_AUTH = "sasl.enabled.mechanisms", "ssl.client.auth"
 SAME_BYTES = (
@@ -23,7 +24,14 @@ SAME_BYTES = (
     "topic's (remote_objects_recognised)"
 )
 Configs = Mapping[str, str | None]
-"""Of one broker. ``None``: it does not tell the value, as of every config of a plugin."""
+"""``None``: the broker does not tell the value, as of every config of a plugin."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConfigs:
+    configs: Configs
+    port: int = -1
+    """At which it was asked: of the listener that is there for Tideline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,33 +59,29 @@ def plugin(configs: Configs) -> Offer:
     return Offer(f"{name}, plain: supported")
 
 
-def logins(configs: Configs) -> list[Offer]:
-    """What clients of the brokers' listeners use, one offer for each thing that gateways do not
+def logins(broker: BrokerConfigs) -> list[Offer]:
+    """What clients of the broker's listeners use, one offer for each thing that gateways do not
     have, or one that says that there is none."""
+    configs = broker.configs
     pairs = (one.split(":", 1) for one in _listed(configs.get(PROTOCOLS)) if ":" in one)
     protocols = {name.strip().upper(): protocol.strip().upper() for name, protocol in pairs}
-    controllers = {name.upper() for name in _listed(configs.get(CONTROLLERS))}
-    names = [one.split("://", 1)[0].upper() for one in _listed(configs.get(LISTENERS))]
-    names = [name for name in names if name not in controllers]
-    between = (configs.get(BETWEEN) or "").upper()
-    clients = [name for name in names if name != between] or names
-    used = {protocols.get(name, name) for name in clients}
+    clients = _listeners_of_clients(broker)
     told = []
     if len(clients) > 1:
         told.append(Offer(
             f"several listeners for clients: {', '.join(clients)}",
             "a gateway has one: choose what its clients use (docs/security.md)",
         ))  # fmt: skip
-    if any(protocol.startswith("SASL_") for protocol in used):
-        offered = {m.upper() for m in _listed(configs.get(MECHANISMS))}
-        if unknown := sorted(offered - set(map(str, Mechanism))):
-            told.append(Offer(
-                f"{MECHANISMS} has {', '.join(unknown)}",
-                f"gateways relay {', '.join(map(str, Mechanism))}: give who logs in otherwise one "
-                "of them",
-            ))  # fmt: skip
-    if any(protocol.endswith("SSL") for protocol in used):
-        wanted = (configs.get(CLIENT_AUTH) or "none").lower()
+    sasl = [name for name in clients if protocols.get(name, name).startswith("SASL_")]
+    offered = {m.upper() for name in sasl for m in _listed(_of(configs, name, MECHANISMS))}
+    if unknown := sorted(offered - set(map(str, Mechanism))):
+        told.append(Offer(
+            f"{MECHANISMS} has {', '.join(unknown)}",
+            f"gateways relay {', '.join(map(str, Mechanism))}: give who logs in otherwise one "
+            "of them",
+        ))  # fmt: skip
+    tls = [name for name in clients if protocols.get(name, name).endswith("SSL")]
+    for wanted in sorted({(_of(configs, name, CLIENT_AUTH) or "none").lower() for name in tls}):
         if wanted != "none":
             told.append(Offer(
                 f"{CLIENT_AUTH}={wanted}",
@@ -87,9 +91,34 @@ def logins(configs: Configs) -> list[Offer]:
     return told or [Offer(f"listeners {', '.join(clients) or 'not told'}: supported")]
 
 
-def offers_of(brokers: Iterable[Configs]) -> tuple[Offer, ...]:
+def _listeners_of_clients(broker: BrokerConfigs) -> list[str]:
+    """Those that are neither for controllers, nor for brokers, nor for Tideline; one that is for
+    clients, too, where no other is left."""
+    configs = broker.configs
+    controllers = {name.upper() for name in _listed(configs.get(CONTROLLERS))}
+    places = {
+        name: port for name, port in _places(configs.get(LISTENERS)) if name not in controllers
+    }
+    places |= {name: port for name, port in _places(configs.get(ADVERTISED)) if name in places}
+    between = (configs.get(BETWEEN) or "").upper()
+    names = [name for name in places if name != between] or list(places)
+    return [name for name in names if places[name] != str(broker.port)] or names
+
+
+def _places(value: str | None) -> list[tuple[str, str]]:
+    """Name and port of each listener."""
+    pairs = (one.split("://", 1) for one in _listed(value) if "://" in one)
+    return [(name.upper(), at.rpartition(":")[2]) for name, at in pairs]
+
+
+def _of(configs: Configs, listener: str, key: str) -> str | None:
+    """The listener's own value, else everybody's (``KafkaConfig.valuesWithPrefixOverride``)."""
+    return configs.get(f"listener.name.{listener.lower()}.{key}", configs.get(key))
+
+
+def offers_of(brokers: Iterable[BrokerConfigs]) -> tuple[Offer, ...]:
     """What all of them have, each that differs once."""
-    found = [offer for configs in brokers for offer in (plugin(configs), *logins(configs))]
+    found = [offer for one in brokers for offer in (plugin(one.configs), *logins(one))]
     return tuple(dict.fromkeys(found))
 
 

@@ -38,6 +38,7 @@ from kio.schema.types import GroupId, TopicName, TransactionalId
 from kio.static.primitive import i8, i32, i32Timedelta
 
 from tideline.domain.broker_defaults import BrokerDefaults
+from tideline.domain.broker_offers import BrokerConfigs
 from tideline.domain.config_changes import CLEANUP_POLICY, COMPRESSION_TYPE
 from tideline.domain.ids import TopicPartition
 from tideline.domain.preflight import GroupMember, TopicAcls
@@ -172,10 +173,16 @@ class TopicObserver:
         found = await self._one(BROKER_RESOURCE, str(node), node, (key,))
         return found[key][0] if key in found else None
 
-    async def configs_of_broker(self, node: int) -> dict[str, str | None]:
-        """Every config of one broker; ``None``: it does not tell the value."""
-        found = await self._one(BROKER_RESOURCE, str(node), node)
-        return {key: value for key, (value, _) in found.items()}
+    async def configs_of_brokers(self) -> list[BrokerConfigs]:
+        """Every config of each broker, and at which port it was asked."""
+        nodes = await self._cluster.nodes()
+        found = await asyncio.gather(
+            *(self._one(BROKER_RESOURCE, str(node), node) for node in nodes)
+        )
+        return [
+            BrokerConfigs({key: value for key, (value, _) in one.items()}, node.port)
+            for one, node in zip(found, nodes.values(), strict=True)
+        ]
 
     async def topic_defaults(self, keys: Iterable[str]) -> BrokerDefaults:
         """What a topic has that sets none of ``keys``, as each live broker has it."""

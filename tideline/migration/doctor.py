@@ -20,7 +20,7 @@ from tideline.control_plane.lease_observer import LeaseObserver
 from tideline.control_plane.migrate import LOGIN_ROLES
 from tideline.control_plane.model import UNACCOUNTED, GatewayRegistration, in_force
 from tideline.control_plane.server_probe import probe
-from tideline.domain.broker_offers import Configs, logins, plugin
+from tideline.domain.broker_offers import BrokerConfigs, logins, plugin
 from tideline.domain.kafka_release import TRIED, UPGRADE, described, is_too_old, release_of
 from tideline.domain.preflight import TIERING_SWITCH, WAIT_FOR_STANDBYS, GatewayHealth
 from tideline.errors import TidelineError, UnreachableError
@@ -286,13 +286,13 @@ async def _brokers(parts: _Parts) -> list[Finding]:
         told.append(Finding("tiered storage", Verdict.FAILED, found, remedy))
     else:
         told.append(ok("tiered storage", "enabled on every broker"))
-    return told + offers([await observer.configs_of_broker(node) for node in nodes])
+    return told + offers(await observer.configs_of_brokers())
 
 
-def offers(brokers: Sequence[Configs]) -> list[Finding]:
+def offers(brokers: Sequence[BrokerConfigs]) -> list[Finding]:
     """Plugin, logins and listeners; what several brokers have alike once."""
-    found = [("tiered storage plugin", plugin(configs)) for configs in brokers]
-    found += [("logins", offer) for configs in brokers for offer in logins(configs)]
+    found = [("tiered storage plugin", plugin(broker.configs)) for broker in brokers]
+    found += [("logins", offer) for broker in brokers for offer in logins(broker)]
     return [
         Finding(check, Verdict.WARNING if offer.remedy else Verdict.OK, offer.found, offer.remedy)
         for check, offer in dict.fromkeys(found)

@@ -93,9 +93,7 @@ async def observe(
     )
     alive()
     level = await _or_none(services.topics.metadata_version())
-    offered = await _or_none(
-        asyncio.gather(*(services.topics.configs_of_broker(node) for node in nodes))
-    )
+    offered = await _or_none(services.topics.configs_of_brokers())
     attested = await _or_none(_attested(services))
     unaccounted = await _or_none(services.control_plane.unaccounted_incarnations())
     metadata_error, stuck, objects = await _remote_metadata(services, layout, configs, alive)

@@ -10,7 +10,7 @@ import pytest
 from temporalio.api.taskqueue.v1 import PollerInfo
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueResponse
 
-from tideline.domain.broker_offers import AIVENS, PLUGIN
+from tideline.domain.broker_offers import AIVENS, PLUGIN, BrokerConfigs
 from tideline.migration.doctor import Verdict, beside, elsewhere, late_puts, offers, release
 from tideline.object_store.late_put import LatePut
 from tideline.temporal import workers_polling
@@ -79,7 +79,8 @@ def test_the_release_of_the_brokers_is_told_and_one_that_is_too_old_fails(
 def test_what_brokers_offer_alike_is_told_once_and_what_is_not_supported_is_a_warning() -> None:
     plain = {PLUGIN: AIVENS, "listeners": "PLAINTEXT://:1"}
     other = {**plain, "rsm.config.encryption.enabled": None}
-    told = [(one.check, one.verdict) for one in offers([plain, plain, other])]
+    brokers = [BrokerConfigs(one) for one in (plain, plain, other)]
+    told = [(one.check, one.verdict) for one in offers(brokers)]
     assert told == [
         ("tiered storage plugin", Verdict.OK),
         ("tiered storage plugin", Verdict.WARNING),
