@@ -52,7 +52,7 @@ GRANT EXECUTE ON FUNCTION
     claim_wal_files, finish_split, release_claim, release_claims,
     merge_candidates, begin_merge, renew_merge, merge_claimed_for, finish_merge, abandon_merge,
     take_tiering_work, pending_reads,
-    record_tiering_failure, clear_tiering_failure, add_tiering_totals, read_tiering_totals,
+    record_tiering_failure, add_tiering_totals, read_tiering_totals,
     unseen_segments, note_segments_seen,
     forget_uncommitted_keys, mark_dead_objects, claim_dead_objects, forget_dead_objects,
     report_orphans, unknown_objects, claim_orphans, forget_orphans, preview_garbage,
@@ -60,8 +60,8 @@ GRANT EXECUTE ON FUNCTION
     adopt_gc_runs, confirm_coverage, record_coverages, coverage_looks,
     note_job_begun, note_job_ended, refresh_statistics,
     pin_reads, unpin_reads, list_read_pins, topic_log_ids, table_suffix, record_verify_verdict,
-    log_id_range, file_id_range, tiering_partitions, tiering_batches, tiering_segments,
-    tiering_wal_files, oldest_unsplit, split_work, estimate_batch_rows
+    log_id_range, tiering_partitions, tiering_batches, tiering_segments,
+    oldest_unsplit, split_work, estimate_batch_rows
 TO tideline_jobs_rights;
 
 -- What operators see and steer; the worker exports it as metrics.

@@ -1,4 +1,4 @@
-"""The control plane's rows as frames: partitions, batches, merged segments, WAL files.
+"""The control plane's rows in jobs: merged segments as a frame, partitions.
 
 The keys in use are cut into ranges, and each task reads its ranges page by page: as many
 connections as tasks run at once, and no more memory than a page. Rows are the row classes of
@@ -7,18 +7,15 @@ connections as tasks run at once, and no more memory than a page. Rows are the r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from spark.common.rows import map_rows, to_frame
 from tideline.control_plane.cataloged_jobs import connect_jobs
-from tideline.control_plane.jobs import JobsControlPlane
 from tideline.control_plane.tiering_model import (
-    BatchRow,
     MergedSegmentRow,
     PartitionRow,
-    WalFileRow,
 )
 from tideline.settings import JobsSettings
 
@@ -32,15 +29,6 @@ RANGES_PER_TASK = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Relation:
-    """What can be read by key range."""
-
-    row: type
-    key_range: Callable[[JobsControlPlane], tuple[int, int]]
-    read: Callable[[JobsControlPlane, int, int], Iterator[Any]]
-
-
-@dataclass(frozen=True, slots=True)
 class KeyRange:
     """``[lo, hi)``."""
 
@@ -48,39 +36,22 @@ class KeyRange:
     hi: int
 
 
-PARTITIONS = Relation(
-    PartitionRow, JobsControlPlane.log_id_range, lambda plane, lo, hi: plane.partitions(lo, hi)
-)
-BATCHES = Relation(
-    BatchRow, JobsControlPlane.log_id_range, lambda plane, lo, hi: plane.batches(lo, hi)
-)
-MERGED_SEGMENTS = Relation(
-    MergedSegmentRow,
-    JobsControlPlane.log_id_range,
-    lambda plane, lo, hi: plane.merged_segments(lo, hi),
-)
-WAL_FILES = Relation(
-    WalFileRow, JobsControlPlane.file_id_range, lambda plane, lo, hi: plane.wal_files(lo, hi)
-)
-
-
-def read(spark: SparkSession, settings: JobsSettings, relation: Relation, tasks: int) -> DataFrame:
-    """Every row of ``relation``, read by the executors.
+def read_merged_segments(spark: SparkSession, settings: JobsSettings, tasks: int) -> DataFrame:
+    """Every merged segment, read by the executors.
 
     The range of keys is asked for now; the rows are read when the frame is. Raises
     :class:`tideline.control_plane.errors.ControlPlaneUnavailable`, then also through Spark.
     """
     with connect_jobs(settings, application_name=APPLICATION) as plane:
-        ranges = key_ranges(*relation.key_range(plane), tasks * RANGES_PER_TASK)
-    rows_of = relation.read
+        ranges = key_ranges(*plane.log_id_range(), tasks * RANGES_PER_TASK)
 
-    def read_ranges(ranges: Iterator[KeyRange]) -> Iterator[Any]:
+    def read_ranges(ranges: Iterator[KeyRange]) -> Iterator[MergedSegmentRow]:
         with connect_jobs(settings, application_name=APPLICATION) as plane:
             for keys in ranges:
-                yield from rows_of(plane, keys.lo, keys.hi)
+                yield from plane.merged_segments(keys.lo, keys.hi)
 
     frame = to_frame(spark, KeyRange, ranges, tasks)
-    return map_rows(frame, KeyRange, relation.row, read_ranges, ROWS_AT_ONCE)
+    return map_rows(frame, KeyRange, MergedSegmentRow, read_ranges, ROWS_AT_ONCE)
 
 
 def key_ranges(lo: int, hi: int, pieces: int) -> list[KeyRange]:

@@ -182,7 +182,7 @@ def judged(
 ) -> dict[int, CoverageVerdict]:
     """By log id. Only those are judged of which something has changed since it was done."""
     spark, settings, tasks = job.spark, job.settings, job.parallelism
-    merged = control_plane.read(spark, settings, control_plane.MERGED_SEGMENTS, tasks)
+    merged = control_plane.read_merged_segments(spark, settings, tasks)
     memory = memory_of(job, plan) if plan is not None else None
     if memory is not None and any(log.seen_digest is not None for log in logs):
         reader = RecordReader(settings)

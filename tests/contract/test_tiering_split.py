@@ -342,5 +342,3 @@ async def test_what_fails_waits_and_is_then_parked_until_an_operator_acts(tiered
     (status,) = tiered.plane.tiering_status()
     assert (status.failures, status.parked_reason) == (0, None)
     assert fail(0) == 1
-    tiered.plane.clear_tiering_failure(TieringScope.SPLIT, file.file_id)
-    assert fail(0) == 1

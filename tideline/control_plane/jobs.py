@@ -55,7 +55,6 @@ from tideline.control_plane.tiering_model import (
     TieringScope,
     TieringStatusRow,
     WalCut,
-    WalFileRow,
 )
 from tideline.domain.history import ServerIdentity
 from tideline.domain.ids import TopicIdPartition
@@ -95,10 +94,6 @@ class JobsControlPlane(GarbageCalls, TableCalls):
         """``[lo, hi)`` of the log ids in use; equal when there are none."""
         return self._call(Function("log_id_range", key_range))
 
-    def file_id_range(self) -> tuple[int, int]:
-        """``[lo, hi)`` of the WAL file ids in use; equal when there are none."""
-        return self._call(Function("file_id_range", key_range))
-
     def partitions(self, lo: int, hi: int) -> Iterator[PartitionRow]:
         """Partitions with a log id in ``[lo, hi)``, by log id; deleted ones too."""
         return self._connection.pages(
@@ -125,12 +120,6 @@ class JobsControlPlane(GarbageCalls, TableCalls):
             (lo, hi, -1, None),
             lambda row: (row.log_id, hi, row.last_offset, row.segment_id),
             PAGE,
-        )
-
-    def wal_files(self, lo: int, hi: int) -> Iterator[WalFileRow]:
-        """WAL keys with a file id in ``[lo, hi)``, by id."""
-        return self._connection.pages(
-            "tiering_wal_files", WalFileRow, (lo, hi), lambda row: (row.file_id + 1, hi), PAGE
         )
 
     # Split: claims, tokens and the transaction that records what is split (002 §4.7)
@@ -301,10 +290,6 @@ class JobsControlPlane(GarbageCalls, TableCalls):
         """
         function = Function("record_tiering_failure", value(int))
         return self._call(function, scope, key, error, park_after, backoff_ms)
-
-    def clear_tiering_failure(self, scope: TieringScope, key: int) -> None:
-        """It worked: the count begins anew."""
-        self._call(Function("clear_tiering_failure", nothing), scope, key)
 
     def tiering_status(
         self, topic: str | None = None, cutoffs: Mapping[UUID, int] | None = None

@@ -119,20 +119,6 @@ class BatchRow:
 
 
 @dataclass(frozen=True, slots=True)
-class WalFileRow:
-    """One object key of the WAL."""
-
-    file_id: int
-    object_key: str
-    status: str
-    """``registered``, ``committed`` or ``deleting``."""
-    size: int | None
-    """``None`` until it is committed."""
-    registered_at: int
-    committed_at: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class ClaimedBatch:
     """A batch of a claimed WAL file."""
 

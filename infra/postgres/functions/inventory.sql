@@ -6,11 +6,6 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
     SELECT coalesce(min(log_id), 0), coalesce(max(log_id) + 1, 0) FROM logs
 $$;
 
-CREATE FUNCTION file_id_range(OUT lo bigint, OUT hi bigint)
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
-    SELECT coalesce(min(file_id), 0), coalesce(max(file_id) + 1, 0) FROM wal_files
-$$;
-
 CREATE FUNCTION tiering_partitions(p_lo bigint, p_hi bigint, p_limit integer)
 RETURNS TABLE (
     log_id bigint, topic text, topic_id uuid, partition integer, state text, kind text,
@@ -76,15 +71,4 @@ SET jit = off SET enable_sort = off SET enable_incremental_sort = off AS $$
             ORDER BY s.log_id, s.last_offset, s.segment_id LIMIT p_limit
     ) AS m JOIN logs AS l USING (log_id)
     ORDER BY m.log_id, m.last_offset, m.segment_id
-$$;
-
-CREATE FUNCTION tiering_wal_files(p_lo bigint, p_hi bigint, p_limit integer)
-RETURNS TABLE (
-    file_id bigint, object_key text, status text, size bigint, registered_at bigint,
-    committed_at bigint
-)
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
-    SELECT file_id, object_key, status, size, epoch_ms(registered_at), epoch_ms(committed_at)
-    FROM wal_files WHERE file_id >= p_lo AND file_id < p_hi
-    ORDER BY file_id LIMIT p_limit
 $$;

@@ -16,11 +16,6 @@ LANGUAGE sql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
         RETURNING failures
 $$;
 
-CREATE FUNCTION clear_tiering_failure(p_scope text, p_key bigint) RETURNS void
-LANGUAGE sql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
-    DELETE FROM tiering_failures WHERE scope = p_scope AND key = p_key
-$$;
-
 -- Failures of a log: its merge's, and those of WAL files that hold batches of it to split.
 CREATE FUNCTION failures_of_log(p_log_id bigint)
 RETURNS TABLE (scope text, key bigint, failures integer, error text, parked boolean,

@@ -11,13 +11,11 @@ import asyncio
 from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, cast
+from typing import Any
 from uuid import UUID
 
 import structlog
 from kio.schema.errors import ErrorCode
-from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopic
-from kio.schema.metadata.v12.response import MetadataResponse
 from kio.schema.types import TopicName
 
 from tideline.control_plane import ControlPlane
@@ -50,26 +48,6 @@ UNCLEAR = GONE | {ErrorCode.request_timed_out, ErrorCode.not_controller}
 """Answers of DeleteTopics after which the topic may be gone, or may go."""
 
 log = structlog.get_logger()
-
-
-async def kafka_topic(cluster: KafkaCluster, name: str) -> tuple[UUID, int] | None:
-    """Id and partition count of a topic as Kafka has it now; ``None``: there is no such topic.
-
-    Raises :class:`KafkaUnavailable` if that cannot be learned.
-    """
-    request = MetadataRequest(
-        topics=(MetadataRequestTopic(topic_id=None, name=TopicName(name)),),
-        allow_auto_topic_creation=False,
-        include_topic_authorized_operations=False,
-    )
-    connection = await cluster.any()
-    answer = cast(MetadataResponse, await connection.send(request, timeout_ms=TIMEOUT_MS))
-    (found,) = answer.topics
-    if found.error_code in GONE:
-        return None
-    if found.error_code is not ErrorCode.none or found.topic_id is None:
-        raise KafkaUnavailable(f"metadata of topic {name!r}: {found.error_code.name.upper()}")
-    return found.topic_id, len(found.partitions)
 
 
 async def until_buried(plane: ControlPlane, topic_id: UUID) -> None:
