@@ -172,6 +172,7 @@ class Gateway:
         self.home, self._copy = world.home / name, world.home / f"copy of {name}"
         self.process = Process(world.loop, name)
         self.parts: Parts | None = None
+        self._lost = 0
         self._told_to_stop = asyncio.Event()
 
     @property
@@ -194,8 +195,7 @@ class Gateway:
     def kill(self, *, lose_disk: bool = False) -> None:
         self.process.kill()
         if lose_disk:
-            self._attest_gone()
-            shutil.rmtree(self.home, ignore_errors=True)
+            self._lose_disk()
 
     def copy_disk(self) -> None:
         """Keep its state directory as it is now, instead of an earlier copy."""
@@ -207,10 +207,17 @@ class Gateway:
         """Whether there was a copy to put in the place of the disk of a process that is dead."""
         if not self._copy.exists():
             return False
-        self._attest_gone()
-        shutil.rmtree(self.home, ignore_errors=True)
+        self._lose_disk()
         shutil.copytree(self._copy, self.home)
         return True
+
+    def _lose_disk(self) -> None:
+        """Kept aside until the run ends: another directory whose lock got the inode of this one's,
+        as the file system pleases, would take this one's incarnations for proven to be dead."""
+        self._attest_gone()
+        if self.home.exists():
+            self._lost += 1
+            self.home.rename(self.home.with_name(f"lost {self._lost} of {self.name}"))
 
     def _forget_copy(self) -> None:
         shutil.rmtree(self._copy, ignore_errors=True)
