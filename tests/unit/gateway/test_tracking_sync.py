@@ -488,6 +488,20 @@ async def test_a_lease_that_comes_back_acknowledges_what_waited_for_it(
     await until(lambda: plane.tracking_acks == [(bench.lease.incarnation, TOPIC)])
 
 
+async def test_an_acknowledgement_that_a_promoted_standby_may_lack_is_given_again(
+    bench: Bench, plane: GatewayPlane
+) -> None:
+    """Nothing changes there that the gateway would hear of."""
+    plane.put(tracked_topic(status=TopicStatus.TRACKING))
+    await bench.sync.start()
+    await until(lambda: plane.tracking_acks)
+    await lasts_async("once", lambda: len(plane.tracking_acks) == 1, 0.2)
+    system, timeline = plane.server
+    plane.server = (system, timeline + 1)
+    await until(lambda: len(plane.tracking_acks) == 2)
+    assert bench.drained == 1
+
+
 async def test_a_topic_that_was_let_go_of_passes_again(bench: Bench, plane: GatewayPlane) -> None:
     plane.put(tracked_topic())
     await bench.sync.start()

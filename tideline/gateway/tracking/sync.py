@@ -24,6 +24,7 @@ from tideline.control_plane.model import (
     TrackedPartition,
     TrackedTopic,
 )
+from tideline.domain.history import ServerIdentity
 from tideline.domain.ids import TopicIdPartition
 from tideline.errors import RefusedError, TidelineError, is_outage
 from tideline.gateway.listeners import Listeners
@@ -150,7 +151,7 @@ class TrackingSync:
                 dead = await self._control_plane.deleted_topics(self._within_ms(), MAX_TOMBSTONES)
                 if changes is None:
                     whole = await asyncio.to_thread(self._tracking.read_anew, topics)
-            if not await self._postgres.is_the_same(answered):
+            if not await self._is_the_same(answered):
                 self._since = None
                 return
             self._tracking.bury(tombstone.topic_id for tombstone in reversed(dead))
@@ -181,6 +182,18 @@ class TrackingSync:
             with self._postgres.noticing():
                 yield
 
+    async def _is_the_same(
+        self, answered: tuple[ServerIdentity | None, ServerIdentity] | None = None
+    ) -> bool:
+        """See :meth:`PostgresWatch.is_the_same`. A standby that was promoted may lack what was
+        acknowledged: it is said again."""
+        before = self._postgres.pinned
+        same = await self._postgres.is_the_same(answered)
+        if before is not None and self._postgres.pinned != before:
+            self._acknowledged.clear()
+            self._due.set()
+        return same
+
     def _within_ms(self) -> int:
         """How old tombstones may be: all that count at first, then those since the reads before,
         with room for commits that were slow."""
@@ -198,7 +211,7 @@ class TrackingSync:
                 row = await self._row(at)
                 if row is not None and self._tracking.topic_by_id(at.topic_id) is not None:
                     rows[at] = row
-            if rows and await self._postgres.is_the_same():
+            if rows and await self._is_the_same():
                 self._tracking.replace_rows(rows)
                 self._changed.set()
         if len(rows) < len(logs):
