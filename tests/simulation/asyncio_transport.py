@@ -4,7 +4,8 @@ sockets (:mod:`tideline.gateway.transport.native`), which are the kernel's.
 It moves frames and keeps their order. What becomes of a request is
 :mod:`tideline.gateway.transport.serving`'s, as it is in the product; bounds on bytes and time, TLS
 and logins are not simulated.
-``tests/unit/gateway/test_transports_alike.py`` holds it to what the product does.
+``tests/unit/gateway/test_transports_alike.py`` holds it to what the product does with frames, and
+``test_transport.py`` to what it does when a broker is lost, or too much is under way.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from kio.static.protocol import RequestPayload
 from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
+from tests.simulation.asyncio_transport import AsyncioTransport
 from tests.support import waiting
 from tests.support.waiting import lasts_async, set_within, within
 from tests.unit.gateway.fakes import until
@@ -27,7 +28,9 @@ from tideline.gateway import context
 from tideline.gateway.context import ApiKey, RequestContext, Rule, Rules, always
 from tideline.gateway.messages import messages
 from tideline.gateway.transport import server
+from tideline.gateway.transport.native import NativeTransport
 from tideline.gateway.transport.server import GatewayServer
+from tideline.gateway.transport.serving import MakesTransport
 from tideline.kafka.decoding import AT_ONCE_ELEMENTS
 from tideline.kafka.protocol import (
     RequestHeader,
@@ -41,6 +44,13 @@ from tideline.kafka.wire_guard import MAX_REQUEST_PARTITIONS
 
 pytestmark = pytest.mark.usefixtures("no_probe_meanwhile")
 HEARTBEAT, SOME_HANDLED = 12, 13
+
+
+@pytest.fixture(params=[NativeTransport, AsyncioTransport])
+def either(request: pytest.FixtureRequest) -> MakesTransport:
+    """The product's, and the one that has its rules once more for the simulation."""
+    transport: MakesTransport = request.param
+    return transport
 
 
 def counted(name: str, **labels: str) -> float:
@@ -222,8 +232,10 @@ async def test_a_produce_without_acks_holds_nobody_up() -> None:
         client.close()
 
 
-async def test_requests_without_an_answer_are_delivered_when_the_client_leaves_at_once() -> None:
-    async with FakeBroker(echo) as broker, gateway(broker) as under_test:
+async def test_requests_without_an_answer_are_delivered_when_the_client_leaves_at_once(
+    either: MakesTransport,
+) -> None:
+    async with FakeBroker(echo) as broker, gateway(broker, makes_transport=either) as under_test:
         seen = len(broker.received)
         client = await under_test.connect()
         await client.send(*(produce(n, 0) for n in range(50)))
@@ -231,9 +243,11 @@ async def test_requests_without_an_answer_are_delivered_when_the_client_leaves_a
         await broker.until_received(seen + 50)
 
 
-async def test_requests_without_an_answer_are_delivered_before_nonsense_behind_them() -> None:
+async def test_requests_without_an_answer_are_delivered_before_nonsense_behind_them(
+    either: MakesTransport,
+) -> None:
     """All of it comes with one read, so that they wait to be written together."""
-    async with FakeBroker(echo) as broker, gateway(broker) as under_test:
+    async with FakeBroker(echo) as broker, gateway(broker, makes_transport=either) as under_test:
         client = await under_test.connect()
         await client.send(frame(1))
         await client.receive()
@@ -245,13 +259,15 @@ async def test_requests_without_an_answer_are_delivered_before_nonsense_behind_t
         await until(lambda: [h.correlation_id for h in broker.received][-5:] == [2, 3, 4, 5, 6])
 
 
-async def test_a_broker_that_ends_with_an_answer_owed_takes_the_client_with_it() -> None:
+async def test_a_broker_that_ends_with_an_answer_owed_takes_the_client_with_it(
+    either: MakesTransport,
+) -> None:
     async def silent(header: RequestHeader, request: bytes) -> bytes | None:
         if header.api_key == HEARTBEAT:
             await asyncio.Event().wait()
         return await echo(header, request)
 
-    async with FakeBroker(silent) as broker, gateway(broker) as under_test:
+    async with FakeBroker(silent) as broker, gateway(broker, makes_transport=either) as under_test:
         client = await under_test.connect()
         await client.send(frame(1))
         await broker.until_received(2)
@@ -259,10 +275,12 @@ async def test_a_broker_that_ends_with_an_answer_owed_takes_the_client_with_it()
         await client.disconnected()
 
 
-async def test_a_broker_that_ends_an_idle_connection_leaves_the_clients_alone() -> None:
+async def test_a_broker_that_ends_an_idle_connection_leaves_the_clients_alone(
+    either: MakesTransport,
+) -> None:
     """Kafka does so after ten minutes, and when it restarts. A producer of the suffix alone would
     repeat what it has in flight."""
-    async with FakeBroker(echo) as broker, gateway(broker) as under_test:
+    async with FakeBroker(echo) as broker, gateway(broker, makes_transport=either) as under_test:
         client = await under_test.connect()
         for correlation in range(3):
             await client.send(frame(correlation))
@@ -273,12 +291,12 @@ async def test_a_broker_that_ends_an_idle_connection_leaves_the_clients_alone() 
         client.close()
 
 
-async def test_a_broker_that_ends_after_requests_without_an_answer_takes_the_client_with_it() -> (
-    None
-):
+async def test_a_broker_that_ends_after_requests_without_an_answer_takes_the_client_with_it(
+    either: MakesTransport,
+) -> None:
     """So it says that they failed: their producer asks for the leader anew. An answer to a later
     request proves that they were served."""
-    async with FakeBroker(echo) as broker, gateway(broker) as under_test:
+    async with FakeBroker(echo) as broker, gateway(broker, makes_transport=either) as under_test:
         served, failed = await under_test.connect(), await under_test.connect()
         await served.send(produce(1, 0), frame(2))
         await served.receive()
@@ -555,6 +573,33 @@ async def test_requests_beyond_the_bound_in_flight_are_not_read() -> None:
         client.close()
 
 
+async def test_requests_beyond_the_bound_in_flight_are_not_begun(either: MakesTransport) -> None:
+    begun: list[int] = []
+    release = asyncio.Event()
+
+    async def held(ctx: RequestContext) -> bytes:
+        begun.append(ctx.header.correlation_id)
+        await release.wait()
+        return ctx.header.correlation_id.to_bytes(4, "big")
+
+    rules, bound = {SOME_HANDLED: Rule(held, always)}, 4
+    settings = {"gateway_max_inflight_per_connection": str(bound)}
+    async with (
+        FakeBroker(echo) as broker,
+        gateway(broker, rules, makes_transport=either, **settings) as under_test,
+    ):
+        client = await under_test.connect()
+        sent = [frame(n, SOME_HANDLED, body=bytes(100_000)) for n in range(30)]
+        sending = asyncio.ensure_future(client.send(*sent))
+        await until(lambda: len(begun) >= bound)
+        await lasts_async("no more are begun", lambda: len(begun) == bound, 0.1)
+        release.set()
+        for n in range(30):
+            assert (await client.receive())[:4] == n.to_bytes(4, "big")
+        await sending
+        client.close()
+
+
 async def test_connections_beyond_the_bound_are_closed() -> None:
     async with (
         FakeBroker(echo) as broker,
@@ -572,7 +617,9 @@ async def test_connections_beyond_the_bound_are_closed() -> None:
         clients[1].close()
 
 
-async def test_the_drain_barrier_waits_for_everything_that_was_sent_before() -> None:
+async def test_the_drain_barrier_waits_for_everything_that_was_sent_before(
+    either: MakesTransport,
+) -> None:
     release = asyncio.Event()
 
     async def held(header: RequestHeader, request: bytes) -> bytes | None:
@@ -580,7 +627,7 @@ async def test_the_drain_barrier_waits_for_everything_that_was_sent_before() -> 
             await release.wait()
         return await echo(header, request)
 
-    async with FakeBroker(held) as broker, gateway(broker) as under_test:
+    async with FakeBroker(held) as broker, gateway(broker, makes_transport=either) as under_test:
         client = await under_test.connect()
         await client.send(frame(1), produce(2, 0))
         await broker.until_received(2)
@@ -596,10 +643,14 @@ async def test_the_drain_barrier_waits_for_everything_that_was_sent_before() -> 
         broken = connection.drain_barrier()
         broker.hang_up()
         await within("the barrier", broken)
+        await client.send(frame(3))
+        assert await client.receive(), "what the gateway asks for itself is owed to no client"
         client.close()
 
 
-async def test_a_stopping_gateway_answers_what_has_arrived() -> None:
+async def test_a_stopping_gateway_answers_what_has_arrived(
+    either: MakesTransport,
+) -> None:
     release = asyncio.Event()
 
     async def held(header: RequestHeader, request: bytes) -> bytes | None:
@@ -607,7 +658,7 @@ async def test_a_stopping_gateway_answers_what_has_arrived() -> None:
             await release.wait()
         return await echo(header, request)
 
-    async with FakeBroker(held) as broker, gateway(broker) as under_test:
+    async with FakeBroker(held) as broker, gateway(broker, makes_transport=either) as under_test:
         client = await under_test.connect()
         await client.send(frame(1))
         await broker.until_received(2)
