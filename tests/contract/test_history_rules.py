@@ -39,8 +39,8 @@ async def test_the_first_cluster_is_the_only_one(fresh: Scene) -> None:
 
 async def test_a_halted_history_ends_with_another_one(fresh: Scene) -> None:
     seen = await fresh.plane.identity()
-    await fresh.plane.halt_history("a renewal is gone")
-    await fresh.plane.halt_history("more is gone")
+    await fresh.plane.halt_history(seen.history_id, "a renewal is gone")
+    await fresh.plane.halt_history(seen.history_id, "more is gone")
     halted = await fresh.plane.identity(seen)
     assert "a renewal is gone" in str(disagreement(seen, halted))
     with pytest.raises(InvalidInput):
@@ -52,6 +52,8 @@ async def test_a_halted_history_ends_with_another_one(fresh: Scene) -> None:
     assert (now.history_id, now.halted) == (begun, None)
     assert now.installation_id == seen.installation_id
     assert f"history {begun}" in str(disagreement(seen, now))
+    await fresh.plane.halt_history(seen.history_id, "a renewal is gone")
+    assert (await fresh.plane.identity()).halted is None, "what is missing of the one before"
 
 
 async def test_keys_that_nobody_registered_are_told(fresh: Scene) -> None:

@@ -495,7 +495,9 @@ def test_what_comes_through_a_gateway_says_so(world: World) -> None:
         sql.SQL("SET LOCAL SESSION AUTHORIZATION {}").format(sql.Identifier(GATEWAY))
     )
     world.connection.execute("SELECT request_migration('x', %s, 'cli: root', '{}')", [hybrid])
-    world.connection.execute("SELECT halt_history('a commit is missing')")
+    world.connection.execute(
+        "SELECT halt_history(history_id, 'a commit is missing') FROM server_identity(NULL, NULL)"
+    )
     world.connection.execute("RESET SESSION AUTHORIZATION")
     rows = world.connection.execute(
         "SELECT requested_by, halted FROM migration_requests, installation WHERE topic_id = %s",

@@ -182,9 +182,9 @@ class ControlPlane(Protocol):
         Raises ``WrongCluster`` for another one, ``InvalidInput`` for an empty id.
         """
 
-    async def halt_history(self, why: str) -> None:
-        """Somebody misses a commit that was acknowledged: nobody may go on. The first word
-        stays."""
+    async def halt_history(self, history_id: UUID, why: str) -> None:
+        """Somebody misses a commit that was acknowledged in this history: nobody may go on in it.
+        The first word stays. Nothing where an operator has begun another one."""
 
     async def begin_history(self, begun_by: str, reason: str) -> UUID:
         """An operator goes on with what is here, under the new id that is returned. Generations

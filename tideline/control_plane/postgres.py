@@ -193,8 +193,8 @@ class PostgresControlPlane(ControlPlane):
     async def bind_cluster(self, cluster_id: str) -> None:
         await self._call(Function("bind_cluster", nothing), cluster_id)
 
-    async def halt_history(self, why: str) -> None:
-        await self._call(Function("halt_history", nothing), why)
+    async def halt_history(self, history_id: UUID, why: str) -> None:
+        await self._call(Function("halt_history", nothing), history_id, why)
 
     async def begin_history(self, begun_by: str, reason: str) -> UUID:
         return await self._call(Function("begin_history", value(_uuid)), begun_by, reason)

@@ -173,13 +173,13 @@ class HistoryWatch:
         self,
         identity: Callable[[ServerIdentity], Awaitable[ServerIdentity]],
         has_committed: Callable[[str], Awaitable[bool | None]],
-        halt: Callable[[str], Awaitable[object]],
+        halt: Callable[[UUID, str], Awaitable[object]],
         now_s: Callable[[], float],
     ) -> bool:
         """Whether a server that is new to this process may be called: not while nobody can tell
         whether it has the last commit. The first three ask it: who it is, whether the object of a
-        key is committed (``None``: it is not known), and to halt its history, since who starts
-        later may not have seen what is lost. Raises :class:`WrongHistory`."""
+        key is committed (``None``: it is not known), and to halt the history that was seen, since
+        who starts later may not have seen what is lost. Raises :class:`WrongHistory`."""
         if (seen := self.seen) is None:
             return True
         now = await identity(seen)
@@ -194,7 +194,7 @@ class HistoryWatch:
             in_doubt = found is None and not halts and not now.settled
         if why is not None:
             if halts:
-                await halt(why)
+                await halt(seen.history_id, why)
             raise WrongHistory(f"Postgres is not the one that was seen: {why}")
         return not in_doubt
 

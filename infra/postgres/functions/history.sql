@@ -93,7 +93,7 @@ BEGIN
                 WHERE f.incarnation = o.incarnation AND f.status <> 'registered'), -1)
         HAVING count(*) > 0;
     IF v_why IS NOT NULL THEN
-        PERFORM halt_history(v_why);
+        PERFORM halt_history(history_id, v_why) FROM installation;
         RETURN v_why;
     END IF;
     UPDATE gateways SET timeline = p_timeline
@@ -188,9 +188,10 @@ END
 $$;
 
 -- Somebody misses a commit that was acknowledged. The first word stays.
-CREATE FUNCTION halt_history(p_why text) RETURNS void
+CREATE FUNCTION halt_history(p_history uuid, p_why text) RETURNS void
 LANGUAGE sql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
-    UPDATE installation SET halted = said_by(left(p_why, 1000)) WHERE halted IS NULL
+    UPDATE installation SET halted = said_by(left(p_why, 1000))
+        WHERE halted IS NULL AND history_id = p_history
 $$;
 
 -- What was handed out after the state that is here now may still be held by somebody: an activity

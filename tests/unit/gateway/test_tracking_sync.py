@@ -438,6 +438,9 @@ async def test_a_renewal_that_is_gone_halts_the_history_for_everybody(
     await until(lambda: plane.history.halted)
     assert "was acknowledged" in str(plane.history.halted)
     assert bench.tracking.stopped is not None
+    await plane.begin_history("ada", "compared: nothing else is missing")
+    goes_on = "the history goes on that an operator has begun, whoever is not started again yet"
+    await lasts_async(goes_on, lambda: plane.history.halted is None, 0.3)
 
 
 async def test_the_pin_outlives_a_restart(

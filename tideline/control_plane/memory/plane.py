@@ -230,8 +230,9 @@ class MemoryControlPlane(ControlPlane):
     async def bind_cluster(self, cluster_id: str) -> None:
         self.history.bind(cluster_id)
 
-    async def halt_history(self, why: str) -> None:
-        self.history.halted = self.history.halted or why
+    async def halt_history(self, history_id: UUID, why: str) -> None:
+        if history_id == self.history.history_id:
+            self.history.halted = self.history.halted or why
 
     async def begin_history(self, begun_by: str, reason: str) -> UUID:
         history_id = self.history.begin(begun_by, reason, self.server[1])
@@ -270,7 +271,7 @@ class MemoryControlPlane(ControlPlane):
                 f"timeline {timeline} has not got the commit of {len(missing)} objects that are in "
                 f"the bucket and may have been acknowledged: {missing[0]}"
             )
-            await self.halt_history(why)
+            await self.halt_history(self.history.history_id, why)
             return why
         self.gateways.heard(gone, timeline)
         self._settle()

@@ -103,7 +103,8 @@ class PostgresWatch:
         why = self._history.judge(before, now) or self._unlike_pinned(before, now)
         if self._missing is not None:
             why = self._missing
-            await self._control_plane.halt_history(why)
+            # An operator who has begun another one has compared, and starts this gateway again.
+            await self._control_plane.halt_history((before or now).history_id, why)
         if why is not None:
             self._stop(f"Postgres is {now}: {why}")
             return False
