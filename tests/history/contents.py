@@ -96,12 +96,16 @@ def _passed_over(
 
 
 def order(log: Log, told: Teller, bounds: Bounds) -> None:
-    """An idempotent producer's records lie in the order in which they were sent."""
+    """An idempotent producer's records lie in the order in which they were sent; those that may
+    have been lost since lie nowhere."""
     sent = {value: produce for produce in log.produces for value in produce.values}
     place = {v: n for produce in log.produces for n, v in enumerate(produce.values)}
     last: dict[str, tuple[int, int]] = {}
-    lies: dict[int, Value] = {offset: value for offset, value, _ in acknowledgements(log)}
-    lies |= {offset: value for offset, value, _ in shown(log)}
+    lies: dict[int, Value] = {
+        offset: value
+        for offset, value, operation in (*acknowledgements(log), *shown(log))
+        if not log.cut_between(offset, operation.invoked, inf)
+    }
     for offset, value in sorted(lies.items(), key=lambda lie: lie[0]):
         produce = sent.get(value)
         if produce is None or not produce.idempotent:

@@ -181,8 +181,9 @@ class Deleted:
 
 @dataclass(frozen=True, slots=True)
 class Truncated:
-    """Kafka itself lost what it had from `offset` on, at `at` (an unclean leader election of a
-    classic topic): nobody promises those records, and their offsets may be given again."""
+    """What lay at `offset` and behind it was lost at `at`, by Kafka itself (an unclean leader
+    election of a classic topic), or as an operator accepted: nobody promises those records, and
+    their offsets may be given again."""
 
     partition: Partition
     offset: int

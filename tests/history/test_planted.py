@@ -193,6 +193,14 @@ def test_an_offset_may_be_given_again_after_kafka_lost_it() -> None:
     assert judge([sent(0, 0), sent(1, 1), sent(2, 2), first, cut, again, last]) == []
 
 
+def test_what_was_lost_lies_behind_nothing_that_was_sent_later() -> None:
+    cut = Truncated(ORDERS, offset=2, at=10.0)
+    told = [*(sent(number, number) for number in range(4)), sent(4, 2, at=20.0)]
+    last = read(0, "r0", "r1", "r4", reader="after")
+    assert judge([*told, cut, last]) == []
+    assert Kind.REORDERED in kinds(*told, last)
+
+
 def test_a_value_that_nobody_sent_or_that_was_refused_is_invented() -> None:
     assert kinds(*RIGHT, read(3, "what", at=200.0)) == [Kind.INVENTED]
     refused = sent(3, None, outcome=Outcome.REFUSED)

@@ -41,6 +41,8 @@ class BucketJudge:
         """``objects``: of the WAL, all that were ever put. Nothing has collected any."""
         self._objects, self._plane = objects, plane
         self._streams = Streams()
+        self.given_up: set[str] = set()
+        """Keys of objects that were committed, and are not any more: an operator accepted that."""
         self._folded: tuple[object, Rebuilt] | None = None
         """The last fold, and what it was made of."""
 
@@ -65,19 +67,21 @@ class BucketJudge:
             for partition in self._plane.topics.partitions()
             if partition.suffix and starts.get(partition.log) == partition.suffix.boundary
         }
-        made_of = self._streams.objects, starts, begun
+        current = self._plane.history.history_id if self.given_up else None
+        made_of = self._streams.objects, starts, begun, current
         if self._folded is None or self._folded[0] != made_of:
             producers = {
                 log: KnownProducers(entries_from_seeds(seeds, -1), True)
                 for log, seeds in begun.items()
             }
-            self._folded = made_of, rebuild(self._streams, starts, producers)
+            folded = rebuild(self._streams, starts, producers, current=current)
+            self._folded = made_of, folded
         return self._folded[1], suffixes, known
 
     def told(self, operations: Iterable[Operation]) -> list[Violation]:
         """What is wrong for clients: every record that was acknowledged in a suffix lies at its
         offset in the object that the footers name there, or in one that is open. What Kafka had
-        acknowledged and lost is none: B0 may lie below it."""
+        acknowledged and lost is none, since B0 may lie below it, nor what an operator gave up."""
         operations = list(operations)
         lost = [one for one in operations if isinstance(one, Truncated)]
         found, suffixes, _ = self._fold()
@@ -119,14 +123,14 @@ class BucketJudge:
                  if key in read]  # fmt: skip
         violations = [Violation(Kind.MISTOLD, None, text) for text in said]
         for log, places in sorted(known.items()):
-            for text in _unlike(found, log, places, suffixes[log].high_watermark):
+            for text in _unlike(found, log, places, suffixes[log].high_watermark, self.given_up):
                 partition = Partition(str(log.topic_id), log.partition)
                 violations.append(Violation(Kind.MISTOLD, partition, text))
         return violations
 
 
 def _was_lost(told: Produce, loss: Truncated) -> bool:
-    """Whether Kafka may have lost what it was told, as :mod:`tests.history` counts it."""
+    """Whether what it was told may have been lost, as :mod:`tests.history` counts it."""
     offset = told.base_offset
     return (
         told.partition == loss.partition
@@ -136,12 +140,18 @@ def _was_lost(told: Produce, loss: Truncated) -> bool:
     )
 
 
-def _unlike(found: Rebuilt, log: TopicIdPartition, places: set[Place], end: int) -> list[str]:
+def _unlike(
+    found: Rebuilt, log: TopicIdPartition, places: set[Place], end: int, given_up: set[str]
+) -> list[str]:
     rebuilt = found.logs.get(log)
     rows = rebuilt.batches if rebuilt else ()
     told = {(b.base_offset, b.object_key) for b in rows if not b.inferred or b.base_offset < end}
     open_keys = {o.wal_object.key for o in found.open_objects if o.log == log}
-    wrong = [f"{key} is said to lie at {offset}" for offset, key in sorted(told - places)]
+    wrong = [
+        f"{key} is said to lie at {offset}"
+        for offset, key in sorted(told - places)
+        if key not in given_up
+    ]
     silent = [
         f"{key}, which lies at {offset}, is neither told nor open"
         for offset, key in sorted(places - told)

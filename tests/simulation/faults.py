@@ -268,8 +268,7 @@ def _wall_back(world: World, fault: Fault) -> None:
 
 
 def _promote(world: World, fault: Fault) -> None:
-    world.around.promote()
-    world.worker.promoted()
+    world.promote()
 
 
 def _fall_behind(world: World, fault: Fault) -> None:

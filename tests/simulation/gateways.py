@@ -22,6 +22,7 @@ from tests.simulation.loop import Process
 from tests.simulation.milestones import Milestones
 from tests.simulation.network import NetworkedLoop
 from tests.simulation.postgres import Remote, RemotePlane, RemoteStore, Server
+from tests.simulation.promotion import Owners
 from tests.unit.gateway.gateway_under_test import gateway_settings
 from tideline.background import BackgroundTaskEnded, spawn, watching
 from tideline.control_plane.memory import MemoryControlPlane
@@ -93,10 +94,17 @@ class Plane(MemoryControlPlane):
             log = TopicIdPartition(topic_id, number)
             self.grown_at.setdefault(log, asyncio.get_running_loop().time())
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether it is known that nothing was lost by a promotion, or an operator accepted it."""
+        return self._is_settled()
+
+    def rows(self) -> dict[str, Any]:
+        return {name: rows for name, rows in vars(self).items() if name not in NO_ROWS}
+
     def copied(self) -> dict[str, Any]:
         """All that is committed now, as a standby has it."""
-        rows = {name: rows for name, rows in vars(self).items() if name not in NO_ROWS}
-        return deepcopy(rows, {id(self): self})
+        return deepcopy(self.rows(), {id(self): self})
 
     def go_back(self, rows: dict[str, Any]) -> None:
         vars(self).update(rows)
@@ -120,8 +128,12 @@ class Surroundings:
         self.plane.milestones = self.milestones
         self.standby: dict[str, Any] | None = None
         """What a standby has that receives nothing any more."""
-        self.lacks_commits = False
-        """Whether one that had fallen behind was promoted."""
+        self.primary: dict[str, Any] | None = None
+        """What was committed when one that had fallen behind was promoted, until an operator has
+        compared them."""
+        self.forked: dict[TopicIdPartition, int] = {}
+        """Where the logs ended then of which it has B0."""
+        self.owners = Owners()
         self.stands_in = False
         """Whether gateways stand in for each other."""
         self.settings: dict[str, str] = {}
@@ -134,12 +146,25 @@ class Surroundings:
 
     def promote(self) -> None:
         """A standby takes over: the one that has fallen behind, or one that has everything."""
-        before, (system, timeline) = self.postgres, self.plane.server
+        system, timeline = self.plane.server
         if self.standby is not None:
+            self.primary = self.plane.rows()
             self.plane.go_back(self.standby)
-            self.standby, self.lacks_commits = None, True
+            self.standby = None
+            suffixes = [row for row in self.plane.topics.partitions() if row.suffix is not None]
+            self.forked = {row.log: row.high_watermark for row in suffixes}
         self.plane.server = (system, timeline + 1)
-        self.postgres = Process(self.loop, "postgres")
+        self._serve_anew()
+
+    def demote(self) -> None:
+        """The primary is back, and has everything."""
+        assert self.primary is not None
+        self.plane.go_back(self.primary)
+        self._serve_anew()
+
+    def _serve_anew(self) -> None:
+        """By another process: connections end, and calls under way have no outcome."""
+        before, self.postgres = self.postgres, Process(self.loop, "postgres")
         self.postgres.wall_ahead = before.wall_ahead
         self.servers["postgres"].process = self.postgres
         before.kill()
@@ -272,6 +297,7 @@ class Gateway:
                 connections,
                 directory=directory,
                 history=history,
+                establish=self._world.owners.establish(plane, cluster, history),
             )
             parts = self.parts = replace(
                 parts, rights=AllAllowed(), quotas=NoQuotas(cluster, self.number)

@@ -35,6 +35,7 @@ from tests.simulation.kafka import Kafka
 from tests.simulation.loop import Process, current, deterministic, uncollected
 from tests.simulation.migration import Driver, Worker
 from tests.simulation.network import BoundSocket, NetworkAcceptor, NetworkedLoop
+from tests.simulation.promotion import HEARD_S, compare
 from tests.simulation.schedules import older_than_tracking, pace_of, schedule
 from tests.simulation.unplanned import Unplanned
 from tideline.domain.ids import TopicIdPartition
@@ -69,16 +70,11 @@ PROBES = 4
 """Positions beside those around B0, and times of records: each of the last readers asks of them."""
 CALM_S = 30.0
 """How long after the last fault everything may take to come to rest."""
-HEARD_S = 1.0
-"""From an alert until an operator has done what it asks for."""
 LOAD_S, SETTLED_S = 40.0, 1.0
 """When the load ends at the latest; and for how long it goes on when nothing more is under way."""
 LOOK_S = 0.3
 """Between two looks at the bucket, and whether the load is over; and before and after each
 fault."""
-NOT_JUDGED_HALTED = (Kind.LOST, Kind.STUCK, Kind.MISTOLD)
-"""Of a history that is halted: what is missing is for an operator to find, and nobody is served
-until then. Nothing else is told or shown there instead."""
 BOUNDS = Bounds(stale=inf, answer=25.0, progress=25.0, sent=0.0, dense=True)
 """A client gives a request up after its patience (5 s), so what takes longer is a batch that is
 sent again. That, and errors, may last as long as a fault (6.5 s), until a lease lapses (2.5 s) and
@@ -211,6 +207,13 @@ class World:
             self.history.note(f"broker{node} leads, with what is below {end}")
             self.history.add(Truncated(self.partition(self.topic_id, 0), end, self.loop.time()))
 
+    def promote(self) -> None:
+        """A standby of Postgres takes over."""
+        self.around.promote()
+        self.worker.promoted()
+        if self.around.primary is not None:
+            self._comparing = asyncio.ensure_future(compare(self))
+
     def process(self, name: str) -> Process:
         if name.startswith("gateway"):
             return self.gateways[int(name[7:])].process
@@ -324,11 +327,7 @@ class World:
             task.cancel()
         await asyncio.gather(*playing, return_exceptions=True)
         self.history.note(f"the load ends; {len(faults) - self.begun} faults were not begun")
-        if self.is_halted:
-            self.history.note(f"the history is halted: {self.around.plane.history.halted}")
-            self._give_up()
-        else:
-            await self._come_to_rest()
+        await self._come_to_rest()
 
     async def _load(self) -> None:
         """Until everything that was begun for the topic has ended, no fault is due or under way,
@@ -338,7 +337,7 @@ class World:
         while settled < SETTLED_S and self.loop.time() < latest:
             await asyncio.sleep(min(LOOK_S, latest - self.loop.time()))
             self._look()
-            over = (self.is_over() or self.is_halted) and not self._under_way
+            over = self.is_over() and not self._under_way
             settled = settled + LOOK_S if over else 0.0
 
     async def _play(self, fault: Fault) -> None:
@@ -405,11 +404,17 @@ class World:
     def is_halted(self) -> bool:
         """Whether it was found that Postgres lacks commits, which it does: nobody is served until
         an operator has compared, and accepted it."""
-        return self.around.lacks_commits and self.around.plane.history.halted is not None
+        return self.around.primary is not None and self.around.plane.history.halted is not None
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether a fault is due or under way."""
+        return self._under_way > 0
 
     def is_over(self) -> bool:
-        """Whether what was begun for the topic has ended."""
-        return self.driver.ended.is_set() and not self.growth.is_under_way
+        """Whether what was begun for the topic has ended, and everybody is served."""
+        ended = self.driver.ended.is_set() and not self.growth.is_under_way
+        return ended and not self.is_halted
 
     @property
     def operations(self) -> list[Operation]:
@@ -432,7 +437,9 @@ class World:
         return [*self.found, *self.bucket.told(self.operations)]
 
     def _look(self) -> None:
-        self.found += [v for v in self.bucket.judge() if v not in self.found]
+        """At the bucket, but while it may rightly tell what a standby has not got."""
+        if self.around.plane.is_settled:
+            self.found += [v for v in self.bucket.judge() if v not in self.found]
 
     async def _read_to_the_end(self, number: int, by_id: bool, at: Addresses) -> None:
         how = "id" if by_id else "name"
@@ -552,8 +559,6 @@ def simulate(
         said = world.end()
         operations = world.operations
         broken = [*judge(operations, family.bounds), *said, *unplanned.found]
-        if world.is_halted:
-            broken = [one for one in broken if one.kind not in NOT_JUDGED_HALTED]
         return Result(
             seed,
             chosen,

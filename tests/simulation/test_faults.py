@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 
-from tests.history.operations import Outcome, Produce
+from tests.history.operations import Away, Outcome, Produce, Truncated
+from tests.history.violations import Kind
+from tests.simulation import promotion
 from tests.simulation.coverage import FROM_SNAPSHOT, OLDER, missing, summary
 from tests.simulation.faults import (
     ALL,
@@ -24,10 +31,13 @@ from tests.simulation.faults import (
     RESTART,
     Fault,
 )
+from tests.simulation.gateways import Gateway
+from tests.simulation.loop import VirtualLoop
 from tests.simulation.milestones import Milestones
 from tests.simulation.postgres import ANY
 from tests.simulation.run import Result, simulate
 from tests.simulation.schedules import schedule
+from tests.simulation.shrink import kinds_of
 
 SEED = 0
 OLDER_DISK = [
@@ -54,14 +64,48 @@ def test_a_fault_brings_a_run_to_its_place_and_breaks_nothing(
     assert result.reached.get(place), result.reached
 
 
-@pytest.mark.parametrize(
-    ("after", "is_halted"), [("clients", False), (f"crossed > {LEADERS} commit_file", True)]
-)
-def test_a_standby_that_lacks_what_was_told_halts_the_history(after: str, is_halted: bool) -> None:
-    result = simulate(SEED, [Fault(PROMOTE_BEHIND, after, 0.0, 0.3)])
+def test_a_disk_that_is_lost_leaves_its_inode_to_nobody(tmp_path: Path) -> None:
+    world: Any = SimpleNamespace(home=tmp_path, loop=VirtualLoop())
+    gateway, inodes = Gateway(world, "gateway1", 1, ""), set()
+    for _ in range(9):
+        gateway.home.mkdir()
+        lock = gateway.home / "gateway.lock"
+        lock.touch()
+        inodes.add(lock.stat().st_ino)
+        gateway.kill(lose_disk=True)
+    assert len(inodes) == 9
+
+
+LACKS = Fault(PROMOTE_BEHIND, f"crossed > {LEADERS} commit_file", 0.0, 0.3)
+"""A standby lacks commits that were answered."""
+GOES_BACK, ACCEPTS = 4, SEED
+"""Seeds whose operator does so."""
+
+
+def test_a_standby_that_lacks_nothing_that_was_told_halts_nothing() -> None:
+    result = simulate(SEED, [replace(LACKS, after="clients")])
     assert not result.violations, result.text()
     assert result.not_begun == 0, result.text()
-    assert any("the history is halted" in event for event in result.events) == is_halted
+    assert not any("the history is halted" in event for event in result.events)
+
+
+@pytest.mark.parametrize(
+    ("seed", "done"), [(GOES_BACK, "goes back to the primary"), (ACCEPTS, "accepts what")]
+)
+def test_a_run_goes_on_when_an_operator_has_compared(seed: int, done: str) -> None:
+    result = simulate(seed, [LACKS])
+    assert not result.violations, result.text()
+    assert result.not_begun == 0, result.text()
+    (at,) = [event.split()[0] for event in result.events if f"an operator {done}" in event]
+    told = [one.answered for one in result.operations if isinstance(one, Produce)
+            and one.outcome is Outcome.ACKNOWLEDGED]  # fmt: skip
+    assert max(filter(None, told)) > float(at) + 1.0
+    assert any(isinstance(one, Truncated) for one in result.operations) == (seed == ACCEPTS)
+
+
+def test_what_is_lost_and_was_not_accepted_is_seen() -> None:
+    unsaid = patch.object(promotion, "Truncated", lambda _, __, at: Away("nobody", at, at))
+    assert Kind.DIFFERENT in kinds_of(simulate(ACCEPTS, [LACKS], unsaid))
 
 
 @pytest.mark.parametrize(("batches", "written"), [("4", {0, 1, 2}), ("0", {0, 1, 2, 3})])
