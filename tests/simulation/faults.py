@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 
 MILESTONES = ("clients", "track", "quiesce", "roll", "seed", "crossed")
+UNTRACKED = "clients"
+"""For a second and a half, and until every gateway tracks the topic."""
 RESTART = "restart"
 """What a fault's time counts from: the clients' start, the steps of the migration, and that an
 aborted one was let go, where a schedule has an abort."""

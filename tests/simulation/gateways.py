@@ -66,7 +66,7 @@ class NoQuotas(ClientQuotas):
         pass
 
 
-NO_ROWS = ("now_ms", "milestones", "set_at", "grown_at", "_listeners")
+NO_ROWS = ("now_ms", "milestones", "set_at", "closed_at", "grown_at", "_listeners")
 """Of a plane in memory: what a standby has not got from its primary."""
 
 
@@ -79,6 +79,8 @@ class Plane(MemoryControlPlane):
         super().__init__(now_ms)
         self.set_at: dict[TopicIdPartition, float] = {}
         """When B0 was set, on the loop's clock."""
+        self.closed_at: dict[TopicIdPartition, tuple[int, float]] = {}
+        """The newest generation that was closed, and when."""
         self.grown_at: dict[TopicIdPartition, float] = {}
         """When partitions that were added began diskless, on that clock."""
 
@@ -87,6 +89,11 @@ class Plane(MemoryControlPlane):
         self.set_at.setdefault(boundary.log, asyncio.get_running_loop().time())
         if boundary.log.partition == 0 and self.milestones.reach("B0"):
             await asyncio.sleep(0)
+
+    async def close_generation(self, log: TopicIdPartition, generation: int, hold_ms: int) -> None:
+        await super().close_generation(log, generation, hold_ms)
+        if generation > self.closed_at.get(log, (-1, 0.0))[0]:
+            self.closed_at[log] = generation, asyncio.get_running_loop().time()
 
     async def add_partitions(self, name: str, topic_id: UUID, first: int, total: int) -> None:
         await super().add_partitions(name, topic_id, first, total)

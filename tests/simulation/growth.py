@@ -1,8 +1,10 @@
-"""Partitions that are added while clients go on: at a broker itself, or through a gateway.
+"""Partitions that are added while clients go on: at a broker itself, or through a gateway; before
+the topic is tracked, while it migrates, or when it has.
 
 Who reaches a broker's own listener adds one there, past the gateways, and writes to it by itself.
 What that writer was told is promised, also when the topic grows through a gateway later on; what it
-is told when the partition has begun diskless is not, since nobody may write past the gateways then.
+is told when the partition has begun diskless, or from the write pause before its B0 on, is not,
+since nobody may write past the gateways then.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from kio.schema.errors import ErrorCode
 from tests.history.operations import Operation, Outcome, Produce, Which
 from tests.simulation.broker_wire import PORT, host_of
 from tests.simulation.clients import AWAY, BACKOFF_S, REQUEST_MS, Producer, Style
-from tests.simulation.faults import GROWS_PAST
+from tests.simulation.faults import GROWS_PAST, UNTRACKED
 from tests.simulation.loop import Process
 from tideline.domain import failures
 from tideline.domain.ids import TopicIdPartition
@@ -44,6 +46,8 @@ class Growth:
     def __init__(self, world: World, topic: str, partitions: int) -> None:
         self._world, self._topic, self._first = world, topic, partitions
         self._writers: list[Producer] = []
+        self._used: set[int] = set()
+        """Partitions that came later, and that clients write to."""
         self._under_way = self._asked = 0
 
     def expect(self) -> None:
@@ -70,6 +74,8 @@ class Growth:
         """Add a partition at the broker, and write as many batches there as the fault says."""
         world, count = self._world, self._count() + 1
         await self._ask(fault.who, count)
+        if fault.after == UNTRACKED:
+            self._begin_clients(count)
         if not int(fault.other):
             return
         writer = Producer(
@@ -85,15 +91,18 @@ class Growth:
         await writing
 
     async def _through(self, fault: Fault) -> None:
-        """Add a partition through the gateway; clients write to all that are new, and read."""
-        world, count = self._world, self._count() + 1
-        code = await self._ask(fault.who, count)
-        if code is ErrorCode.invalid_request:
-            return
-        for number in range(self._first, count):
-            world.begin_to_write_to(f"java-{30 + number}", number)
+        """Add a partition through the gateway, for clients."""
+        count = self._count() + 1
+        if await self._ask(fault.who, count) is not ErrorCode.invalid_request:
+            self._begin_clients(count)
+
+    def _begin_clients(self, count: int) -> None:
+        """To write to all partitions that are new, and to read them."""
+        for number in sorted({*range(self._first, count)} - self._used):
+            self._used.add(number)
+            self._world.begin_to_write_to(f"java-{30 + number}", number)
             for begins in (Which.EARLIEST, Which.LATEST):
-                world.begin_to_read(f"consumer-{begins.value}-{number}", number, begins)
+                self._world.begin_to_read(f"consumer-{begins.value}-{number}", number, begins)
 
     def _count(self) -> int:
         return self._world.kafka.topics[self._topic].partitions
@@ -153,17 +162,17 @@ class Growth:
 
     def promised(self, operations: Sequence[Operation]) -> list[Operation]:
         """Of what was written past the gateways nothing is that came when its partition began
-        diskless, or was about to."""
+        diskless, or was about to, nor in the write pause before its B0, or later."""
         world, names = self._world, {writer.name for writer in self._writers}
-        began = {
-            world.partition(log.topic_id, log.partition): at
-            for log, at in world.around.plane.grown_at.items()
-        }
+        plane = world.around.plane
+        until = {log: plane.closed_at[log][1] for log in plane.set_at if log in plane.closed_at}
+        until |= {log: at - LOOKED_S for log, at in plane.grown_at.items()}
+        told_until = {world.partition(log.topic_id, log.partition): at for log, at in until.items()}
         return [
             replace(one, outcome=Outcome.UNKNOWN, base_offset=None)
             if isinstance(one, Produce)
             and one.producer.partition(".")[0] in names
-            and (one.answered or 0.0) > began.get(one.partition, inf) - LOOKED_S
+            and (one.answered or 0.0) > told_until.get(one.partition, inf)
             else one
             for one in operations
         ]

@@ -41,6 +41,7 @@ from tests.simulation.faults import (
     THROTTLE,
     TROUBLED,
     TURNED_DOWN,
+    UNTRACKED,
     UPLOADS,
     Fault,
 )
@@ -907,15 +908,22 @@ def _begun_behind_late_append(chance: random.Random) -> list[Fault]:
 
 
 def _grown(chance: random.Random) -> list[Fault]:
-    """Partitions are added: at a broker itself, where somebody writes to it, or nobody does, while
-    the topic migrates; and through a gateway, when it has."""
-    after = chance.choice(("track ended", "quiesce", "crossed"))
+    """Partitions are added: at a broker itself, where somebody writes to it, or nobody does, before
+    the topic is tracked or while it migrates; and through a gateway, then, too, or when it has."""
+    early = (UNTRACKED, "worker begin_migration", "track")
+    after = chance.choice((*early, "track ended", "quiesce", "crossed"))
+    at = near(chance, 1.0 if after == UNTRACKED else 0.01)
     batches = str(chance.choice((0, 1, 4, 4)))
     broker = f"broker{chance.choice((1, 2, 3))}"
-    return [
-        Fault(GROWS_PAST, after, near(chance, 0.01), 0.0, broker, batches),
+    found = [
+        Fault(GROWS_PAST, after, at, 0.0, broker, batches),
         Fault(GROWS, "crossed", round(chance.uniform(5.0, 7.0), 3), 0.0, chance.choice(ALL)),
     ]
+    if chance.random() < 0.4:
+        found.append(
+            Fault(GROWS, chance.choice(early), near(chance, 0.01), 0.0, chance.choice(ALL))
+        )
+    return found
 
 
 THEMES = (

@@ -29,6 +29,7 @@ from tests.simulation.faults import (
     PROMOTE_BEHIND,
     PUT_BACK,
     RESTART,
+    UNTRACKED,
     Fault,
 )
 from tests.simulation.gateways import Gateway
@@ -118,6 +119,27 @@ def test_a_topic_grows_over_a_partition_that_holds_nothing_alone(
     assert result.not_begun == 0, result.text()
     sent = [one for one in result.operations if isinstance(one, Produce)]
     assert {o.partition.number for o in sent if o.outcome is Outcome.ACKNOWLEDGED} == written
+
+
+@pytest.mark.parametrize(
+    ("kind", "who", "after", "at"),
+    [
+        (GROWS_PAST, "broker1", UNTRACKED, 0.5),
+        (GROWS, LEADERS, UNTRACKED, 0.5),
+        (GROWS_PAST, "broker1", "worker begin_migration", 0.0),
+    ],
+)
+def test_a_topic_that_grows_before_it_is_tracked_migrates_with_what_is_new(
+    kind: str, who: str, after: str, at: float
+) -> None:
+    result = simulate(SEED, [Fault(kind, after, at, 0.0, who, "4")])
+    assert not result.violations, result.text()
+    assert result.not_begun == 0, result.text()
+    assert any("B0 of partition 2 = " in event for event in result.events), result.text()
+    begun = sum(event.endswith("track begins") for event in result.events)
+    assert begun == (1 if after == UNTRACKED else 2), result.text()
+    assert any(isinstance(one, Produce) and one.outcome is Outcome.ACKNOWLEDGED
+               and one.partition.number == 2 for one in result.operations)  # fmt: skip
 
 
 def test_the_load_lasts_until_a_late_migration_has_ended_and_its_faults_are_over() -> None:
