@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -17,7 +18,7 @@ from tideline.airflow import work
 from tideline.airflow.watch import News, WorkTrigger
 from tideline.airflow.work import Work
 from tideline.control_plane.tiering_model import MergeCandidate, SplitWork
-from tideline.domain.tiering import TieringConfig
+from tideline.domain.tiering import UNLIMITED, TieringConfig
 from tideline.errors import UnreachableError
 from tideline.kafka.topic_policies import TieringPolicies
 from tideline.settings import JobsSettings
@@ -204,6 +205,20 @@ def test_split_has_work_when_a_batch_is_old_enough_and_none_while_a_run_splits(
     assert look() == Work(at_work=True)
     assert set(jobs.cutoffs[0]) == {TOPIC}
     assert asked() == 1, "Kafka is asked every few minutes only"
+
+
+def test_a_config_that_has_changed_counts_at_a_look_after_five_minutes(
+    jobs: Plane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, config = Clock(), replace(CONFIG, local_retention_ms=UNLIMITED)
+    monkeypatch.setattr(work, "read_tiering_policies", lambda *_: TieringPolicies({TOPIC: config}))
+    look = work._SplitLook(clock)
+    look()
+    config = CONFIG
+    for later_s in (299, 1):
+        clock.now += later_s
+        look()
+    assert [set(cutoffs) for cutoffs in jobs.cutoffs] == [set(), set(), {TOPIC}]
 
 
 def test_merge_has_work_when_a_partition_has_enough_for_a_segment(

@@ -15,7 +15,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 from structlog.testing import capture_logs
 
-from tests.unit.gateway.fakes import TOPIC, TOPIC_ID, record_batch, tracked_row
+from tests.unit.gateway.fakes import TOPIC, TOPIC_ID, record_batch, tracked_row, until
 from tests.unit.gateway.tracked_bench import (
     KafkaLog,
     Script,
@@ -28,9 +28,11 @@ from tests.unit.gateway.tracked_bench import (
 from tideline.control_plane.model import TrackedPartition
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.leader_choice import Placement
+from tideline.gateway import leaders as leaders_module
 from tideline.gateway import metrics
 from tideline.gateway.context import ApiKey, RequestContext
 from tideline.gateway.messages import messages
+from tideline.kafka.errors import KafkaUnavailable
 from tideline.kafka.protocol import (
     decode_response,
     encode_request,
@@ -390,6 +392,38 @@ async def test_a_replica_that_has_moved_is_known_after_a_minute(
         with monkeypatch.context() as later:
             later.setattr(loop, "time", lambda now_s=now_s: now_s)
             assert await leaders.nearer(at, "c") == replica
+
+
+async def test_a_broker_that_comes_back_in_another_rack_is_known_there_after_a_minute(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also while no client asks here; what was not answered is asked again sooner."""
+    waited: list[float] = []
+    goes_on = asyncio.Semaphore(0)
+
+    async def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        await goes_on.acquire()
+
+    async def described(topics: list[str]) -> Any:
+        if not cluster.racks:
+            raise KafkaUnavailable("no broker answers")
+        return cluster._metadata(SimpleNamespace(__version__=NEWEST))
+
+    leaders = cluster.bench.parts.leaders
+    monkeypatch.setattr(cluster.bench.cluster, "described", described)
+    monkeypatch.setattr(leaders_module, "asyncio", SimpleNamespace(sleep=sleep))
+    following = asyncio.create_task(leaders._follow_zones())
+    await until(lambda: waited == [60.0])
+    cluster.racks.clear()
+    goes_on.release()
+    await until(lambda: waited == [60.0, 5.0])
+    cluster.racks |= {**RACKS, 2: "c"}
+    assert leaders.peers.live[2] == "b"
+    goes_on.release()
+    await until(lambda: waited == [60.0, 5.0, 60.0])
+    assert leaders.peers.live[2] == "c"
+    following.cancel()
 
 
 async def test_who_cannot_be_sent_on_is_served_here(cluster: Cluster) -> None:

@@ -158,6 +158,48 @@ async def test_a_cluster_finds_brokers_and_leaders_and_dials_again() -> None:
             assert not again.is_closed
 
 
+async def test_a_broker_that_comes_back_with_other_versions_is_asked_in_those() -> None:
+    """It was upgraded, then taken back to the release before."""
+    api, newest = client.DESCRIBE_CLUSTER, client.OF_FENCED_BROKERS
+    highest: dict[int, int] = {}
+
+    async def answer(header: RequestHeader, frame: bytes) -> bytes:
+        if header.api_key == 18:
+            return api_versions(header, highest=highest)
+        return encode_response(metadata({1: broker.address}), header.correlation_id)
+
+    async with FakeBroker(answer) as broker, KafkaCluster([broker.address]) as cluster:
+        for known in (newest - 1, newest, newest - 1):
+            highest[api] = known
+            connection = await cluster.node(1)
+            assert connection.supports(api, newest) is (known == newest)
+            await broker.stop()
+            await connection.closed
+            await broker.start_again()
+
+
+async def test_a_broker_that_comes_back_at_another_address_is_dialled_there() -> None:
+    async def answer(header: RequestHeader, frame: bytes) -> bytes:
+        if header.api_key == 18:
+            return api_versions(header)
+        found = metadata({1: steady.address, 2: second.address})
+        return encode_response(found, header.correlation_id)
+
+    async with (
+        FakeBroker(answer) as steady,
+        FakeBroker(answer) as before,
+        FakeBroker(answer) as after,
+        KafkaCluster([steady.address]) as cluster,
+    ):
+        second = before
+        connection = await cluster.node(2)
+        assert connection.address == before.address
+        await before.stop()
+        await connection.closed
+        second = after
+        assert (await cluster.node(2)).address == after.address
+
+
 async def test_a_leader_is_asked_for_anew_after_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     leaders: list[int] = []
     now = 100.0
