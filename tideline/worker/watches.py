@@ -20,7 +20,7 @@ from uuid import UUID
 import structlog
 from prometheus_client import REGISTRY, CollectorRegistry, Gauge
 
-from tideline.control_plane.model import TopicStatus, TrackedTopic
+from tideline.control_plane.model import ConfigOverride, TopicStatus, TrackedTopic
 from tideline.domain.broker_defaults import BrokerDefaults
 from tideline.domain.config_changes import LIMITS
 from tideline.domain.ids import TopicIdPartition
@@ -134,6 +134,8 @@ class KafkaWatch:
         self._held = HeldInKafka(
             services.control_plane, services.admin, services.observer, {TopicStatus.ACTIVE}
         )
+        self._unsettled: dict[UUID, dict[str, ConfigOverride]] = {}
+        """By topic id and key: what was put back while Postgres or Kafka did not answer."""
         self._tails = TailKeeper(services)
         self._gap_looker = GapLooker(services)
         self._defaults: dict[UUID, frozenset[ChangedDefault]] = {}
@@ -220,10 +222,24 @@ class KafkaWatch:
         changed = {f.subject for f in certain if f.detail.get("why") == HELD}
         users = {key: topic.overrides[key].user_value for key in changed}
         try:
+            await self._settle(topic, topic_id)
+            self._unsettled[topic_id] = {key: topic.overrides[key] for key in changed}
             if changed and (held := await self._held.held(topic.name, topic_id, changed)):
                 await self._held.write_held(topic.name, topic_id, held, users)
+            del self._unsettled[topic_id]
         except TidelineError as error:
             log.warning("configs_not_put_back", topic=topic.name, reason=str(error))
+
+    async def _settle(self, topic: TrackedTopic, topic_id: UUID) -> None:
+        """Give the user back what was let go of while the look before put it back, where Kafka has
+        Tideline's value."""
+        put_back = self._unsettled.get(topic_id, {})
+        if let_go := put_back.keys() - topic.overrides.keys():
+            found = await self._services.topics.configs(topic.name)
+            own = {key: entry.value for key, entry in found.items() if entry.own}
+            ours = {key for key in let_go if own.get(key) == put_back[key].override_value}
+            if users := {key: put_back[key].user_value for key in ours}:
+                await self._held.write_held(topic.name, topic_id, users, users)
 
     async def _limits_by_default(self) -> BrokerDefaults | None:
         """What a topic has of them that sets none."""
@@ -281,7 +297,7 @@ class KafkaWatch:
         return certain
 
     def _forget(self, live: set[UUID], before: dict[UUID, frozenset[Key]]) -> None:
-        for memory in (before, self._told, self._defaults):
+        for memory in (before, self._told, self._defaults, self._unsettled):
             for gone in memory.keys() - live:
                 memory.pop(gone, None)
 

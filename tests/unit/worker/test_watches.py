@@ -13,6 +13,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from tests.unit.activities.world import World, record_batch
+from tideline.control_plane.errors import ControlPlaneUnavailable
 from tideline.control_plane.model import TopicStatus, TrackedTopic
 from tideline.domain.migration import MigrationState
 from tideline.domain.watched import FindingKind, HostAcl, HostAcls
@@ -306,6 +307,36 @@ async def test_what_is_let_go_of_while_it_is_put_back_is_the_users(
     monkeypatch.setattr(world.kafka, "alter_configs", released)
     await watched.look(2)
     assert world.kafka.own_configs == {"max.message.bytes": "78", "retention.bytes": "5000"}
+
+
+@pytest.mark.parametrize("silent", ["postgres", "kafka"])
+async def test_what_is_let_go_of_while_nobody_says_so_is_the_users_at_the_next_look(
+    world: World, monkeypatch: pytest.MonkeyPatch, silent: str
+) -> None:
+    """Kafka has carried the write out; its answer, or the question after it, is lost."""
+    watched = Watched(crossed(world))
+    await held(world)
+    alter = world.kafka.alter_configs
+
+    async def away(name: str) -> None:
+        raise ControlPlaneUnavailable("Postgres: connection refused")
+
+    async def released(topic: str, changes: Any) -> None:
+        await world.plane.release_config(UUID(int=1), "retention.bytes", "5000")
+        await alter(topic, changes)
+        if silent == "kafka":
+            raise KafkaUnavailable("no answer within 10000 ms")
+        outage.setattr(world.plane, "tracked_topic", away)
+
+    with monkeypatch.context() as outage:
+        outage.setattr(world.kafka, "alter_configs", released)
+        await watched.look(2)
+    assert world.kafka.own_configs == {"max.message.bytes": "78", "retention.bytes": "-1"}
+    await watched.look()
+    assert world.kafka.own_configs == {"max.message.bytes": "78", "retention.bytes": "5000"}
+    world.kafka.own_configs["retention.bytes"] = "-1"
+    await watched.look(2)
+    assert world.kafka.own_configs["retention.bytes"] == "-1", "a user may set the same value"
 
 
 async def test_an_abort_while_it_is_put_back_gives_the_user_what_was_set(
