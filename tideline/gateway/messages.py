@@ -174,6 +174,11 @@ class RequestedPartition:
     log: TopicIdPartition | None
     """``None``: not tracked, or the id is not known."""
 
+    @property
+    def named(self) -> tuple[TopicKey, int]:
+        """As the request names it."""
+        return self.key, self.partition
+
     def route(self, tracking: TrackingView) -> PartitionRoute:
         """As it is now."""
         if self.log is not None:

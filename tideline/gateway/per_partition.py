@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum, auto
+from itertools import islice
 from typing import Any
 
 from tideline.control_plane.errors import (
@@ -38,7 +41,6 @@ from tideline.gateway.messages import (
     Messages,
     RequestedPartition,
     TopicKey,
-    by_partition,
     error,
     group_by_topic,
     key_fields,
@@ -56,6 +58,17 @@ CONSUMER = -1
 """Replica id of every client that is neither a broker nor a debugging consumer (-2)."""
 
 
+class Twice(Enum):
+    """What Kafka does with a partition that a request names twice."""
+
+    EACH = auto()
+    """Each row has its own answer."""
+    LAST = auto()
+    """The last row counts, as they are kept in a map."""
+    REFUSED = auto()
+    """It is refused, once: ``INVALID_REQUEST``."""
+
+
 @dataclass(frozen=True, slots=True)
 class ApiNames:
     """The names of an API's structures."""
@@ -66,6 +79,7 @@ class ApiNames:
     response_partition: str
     index: str
     """The field that holds a partition's number, in request and response."""
+    twice: Twice
     extra: tuple[str, ...] = ()
     """Fields of the request beside its topics."""
 
@@ -91,10 +105,14 @@ class Question:
             ),
         )
 
-    def rows(self, response: Any) -> dict[tuple[TopicKey, int], Any]:
-        """The structures of an answer; none of ``None``."""
-        topics = response.topics if response is not None else ()
-        return by_partition(topics, "partitions", self.names.index)
+    def rows(self, response: Any, items: Sequence[PartitionEntry]) -> dict[PartitionEntry, Any]:
+        """The structures of an answer about ``items``, which has them in the order of the question;
+        none of ``None``."""
+        found: defaultdict[tuple[TopicKey, int], deque[Any]] = defaultdict(deque)
+        for topic in response.topics if response is not None else ():
+            for row in topic.partitions:
+                found[topic_key(topic), int(getattr(row, self.names.index))].append(row)
+        return {item: rows.popleft() for item in items if (rows := found[item.at.named])}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -124,11 +142,20 @@ class SplitRequest:
         self._own = Question(names, self.api, beside)
         self._throttle = NO_TIME
         self.replica_id = int(getattr(request, "replica_id", CONSUMER))
-        self.items = [
-            PartitionEntry(locate(tracking, topic_key(topic), int(getattr(row, names.index))), row)
+        self._topics = request.topics
+        rows = [
+            ((topic_key(topic), int(getattr(row, names.index))), row)
             for topic in request.topics
             for row in topic.partitions
         ]
+        self._twice: frozenset[tuple[TopicKey, int]] = frozenset()
+        """What is refused because it is named twice."""
+        if names.twice is Twice.REFUSED:
+            counted = Counter(named for named, _ in rows)
+            self._twice = frozenset(named for named, count in counted.items() if count > 1)
+        if names.twice is not Twice.EACH:
+            rows = list(dict(rows).items())
+        self.items = [PartitionEntry(locate(tracking, *named), row) for named, row in rows]
         self._denied: dict[PartitionEntry, KafkaErrorCode] = {}
         self._asked_by: dict[PartitionEntry, Handling] = {}
         self.is_tracked = any(
@@ -154,6 +181,11 @@ class SplitRequest:
     def _tracked_names(self) -> set[str]:
         return {item.at.topic.name for item in self.items if item.at.topic is not None}
 
+    def refused(self, item: PartitionEntry) -> KafkaErrorCode | None:
+        """Why it is answered this, whatever is asked of it."""
+        twice = KafkaErrorCode.INVALID_REQUEST if item.at.named in self._twice else None
+        return self._denied.get(item, twice)
+
     def rule(self, item: PartitionEntry) -> Handling:
         """What to do with it, as it is now. The first that says to ask Kafka is remembered."""
         found = self._rule(item)
@@ -162,8 +194,8 @@ class SplitRequest:
         return found
 
     def _rule(self, item: PartitionEntry) -> Handling:
-        if (denied := self._denied.get(item)) is not None:
-            return Handling(Behaviour.REFUSE, denied)
+        if (refused := self.refused(item)) is not None:
+            return Handling(Behaviour.REFUSE, refused)
         route = item.at.route(self._tracking)
         return handling(self._asked(item.row, route), route, self._tracking.lease)
 
@@ -179,18 +211,17 @@ class SplitRequest:
         asked = question or self._own
         response: Any = await self.context.forward_message(asked.message(items))
         self._throttle = max(self._throttle, getattr(response, "throttle_time", NO_TIME))
-        found = asked.rows(response)
-        answers = {}
+        answers = asked.rows(response, [item for item, _ in items])
         for item, _ in items:
-            if (row := found.get((item.at.key, item.at.partition))) is None:
+            if item not in answers:
                 raise leaves_out(item.at)
-            answers[item] = row
-        for_leaders = {
-            TopicPartition(item.at.topic.name, item.at.partition): (item, row)
-            for item, row in items
-            if item.at.topic is not None
-            and self._is_for_the_leader(item, int(answers[item].error_code))
-        }
+        for_leaders: dict[TopicPartition, list[tuple[PartitionEntry, Any]]] = defaultdict(list)
+        for item, row in items:
+            if item.at.topic is not None and self._is_for_the_leader(
+                item, int(answers[item].error_code)
+            ):
+                at = TopicPartition(item.at.topic.name, item.at.partition)
+                for_leaders[at].append((item, row))
         answers |= await self._from_leaders(asked, for_leaders)
         return {item: self._told(item, row) for item, row in answers.items()}
 
@@ -207,17 +238,14 @@ class SplitRequest:
         return replace(row, error_code=error(told_as(code)))
 
     async def _from_leaders(
-        self, asked: Question, wanted: Mapping[TopicPartition, tuple[PartitionEntry, Any]]
+        self, asked: Question, wanted: Mapping[TopicPartition, list[tuple[PartitionEntry, Any]]]
     ) -> dict[PartitionEntry, Any]:
-        told = {}
+        told: dict[PartitionEntry, Any] = {}
         for leader, partitions in (await self._leaders.leading(wanted)).items():
-            items = [wanted[at] for at in wanted if at in partitions]
-            found = asked.rows(await self._leaders.ask(leader, asked.message(items)))
-            for item, _ in items:
-                row = found.get((item.at.key, item.at.partition))
-                if row is not None and may_be_told(int(row.error_code)):
-                    told[item] = row
-        return told
+            items = [one for at in wanted if at in partitions for one in wanted[at]]
+            answer = await self._leaders.ask(leader, asked.message(items))
+            told |= asked.rows(answer, [item for item, _ in items])
+        return {item: row for item, row in told.items() if may_be_told(int(row.error_code))}
 
     def row(self, item: PartitionEntry, code: int = KafkaErrorCode.NONE, **values: Any) -> Any:
         """A structure of our own for the response."""
@@ -230,7 +258,14 @@ class SplitRequest:
 
     async def respond(self, rows: Mapping[PartitionEntry, Any]) -> bytes:
         """The response, in the order of the request."""
-        topics = group_by_topic([(item.at.key, rows[item]) for item in self.items])
+        if self.names.twice is Twice.EACH:
+            left = iter(self.items)
+            topics = [
+                (topic_key(topic), [rows[item] for item in islice(left, len(topic.partitions))])
+                for topic in self._topics
+            ]
+        else:
+            topics = group_by_topic([(item.at.key, rows[item]) for item in self.items])
         message = self.api.response(
             throttle_time=self._throttle,
             topics=tuple(

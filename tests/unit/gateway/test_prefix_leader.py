@@ -12,6 +12,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from tests.unit.gateway.fakes import TOPIC, tracked_row
+from tests.unit.gateway.test_tracked_offsets import Lineage, ends_of
 from tests.unit.gateway.tracked_bench import KafkaLog, Script, TrackedBench, fetch, serving
 from tideline.control_plane.model import TrackedPartition
 from tideline.gateway.context import ApiKey
@@ -161,6 +162,23 @@ async def test_what_a_follower_refuses_is_asked_of_the_leader(
     assert await leader.told(api_key, NOT_LEADER) == ("none", 40)
     forwarded = leader.bench.client.forwarded
     assert [asked.topics for asked in leader.asked] == [asked.topics for asked in forwarded]
+
+
+async def test_each_row_of_a_partition_that_is_named_twice_is_asked_of_the_leader(
+    leader: Leader,
+) -> None:
+    leads = Lineage(100, e5=0, e6=60, e7=80)
+
+    def follows(request: Any) -> Any:
+        said = leads(request)
+        topics = []
+        for topic in said.topics:
+            rows = tuple(replace(row, error_code=NOT_LEADER) for row in topic.partitions)
+            topics.append(replace(topic, partitions=rows))
+        return replace(said, topics=tuple(topics))
+
+    leader.answer, leader.bench.client.broker[LEADER_EPOCH] = leads, follows
+    assert await ends_of(leader.bench, [5, 6]) == [[("none", 5, 60), ("none", 6, 80)]]
 
 
 @APIS

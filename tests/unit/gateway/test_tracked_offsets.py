@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -344,6 +344,32 @@ async def test_a_timestamp_that_its_version_does_not_know_is_refused(bench: Trac
     assert await asked(bench, MAX_TIMESTAMP, partition=99, version=6) == refused, "before it looks"
 
 
+async def test_a_partition_that_is_named_twice_is_refused_once_and_the_others_are_answered(
+    bench: TrackedBench,
+) -> None:
+    """As by Kafka, whatever is asked of it (``ListOffsetsRequest.duplicatePartitions``)."""
+    api = messages(ApiKey.LIST_OFFSETS, 6)
+    bench.show(SUFFIX, replace(SUFFIX, partition=1))
+    wanted = ((0, LATEST), (1, LATEST), (0, MAX_TIMESTAMP), (9, 5), (9, 5))
+    topics = tuple(
+        api.request_part(
+            "ListOffsetsTopic",
+            name=TOPIC,
+            partitions=(
+                api.request_part("ListOffsetsPartition", partition_index=n, timestamp=timestamp),
+            ),
+        )
+        for n, timestamp in wanted
+    )
+    message = api.request(replica_id=-1, isolation_level=0, topics=topics)
+    (found,) = (await bench.ask(message)).topics
+    assert [(r.partition_index, r.error_code.name, r.offset) for r in found.partitions] == [
+        (0, "invalid_request", -1),
+        (1, "none", 100),
+        (9, "invalid_request", -1),
+    ]
+
+
 async def test_errors_of_kafka_are_told_and_outages_time_out(bench: TrackedBench) -> None:
     bench.show(SUFFIX)
     kafka_says(bench, -1, code="not_leader_or_follower")
@@ -379,33 +405,60 @@ async def test_without_a_lease_and_without_having_seen_anything_no_end_is_told(
 
 async def ended(bench: TrackedBench, epoch: int, topic: str = TOPIC) -> tuple[str, int, int]:
     """(error, leader epoch, end offset)"""
+    ((found,),) = await ends_of(bench, [epoch], topic=topic)
+    return found
+
+
+async def ends_of(
+    bench: TrackedBench, *epochs: Sequence[int], topic: str = TOPIC
+) -> list[list[tuple[str, int, int]]]:
+    """Of one request that names the topic as often as there are ``epochs``, and its partition for
+    each of them."""
     api = messages(ApiKey.OFFSET_FOR_LEADER_EPOCH, 4)
-    row = api.request_part("OffsetForLeaderPartition", partition=0, leader_epoch=epoch)
-    message = api.request(
-        replica_id=-1,
-        topics=(api.request_part("OffsetForLeaderTopic", topic=topic, partitions=(row,)),),
+    topics = tuple(
+        api.request_part(
+            "OffsetForLeaderTopic",
+            topic=topic,
+            partitions=tuple(
+                api.request_part("OffsetForLeaderPartition", partition=0, leader_epoch=epoch)
+                for epoch in some
+            ),
+        )
+        for some in epochs
     )
-    response = await bench.ask(message)
-    found = response.topics[0].partitions[0]
-    return found.error_code.name, found.leader_epoch, found.end_offset
+    response = await bench.ask(api.request(replica_id=-1, topics=topics))
+    return [
+        [(row.error_code.name, row.leader_epoch, row.end_offset) for row in found.partitions]
+        for found in response.topics
+    ]
 
 
 def epoch_ends(epoch: int, end: int) -> Script:
-    def answer(request: Any) -> Any:
-        api = messages(ApiKey.OFFSET_FOR_LEADER_EPOCH, 4)
-        row = api.response_part(
-            "EpochEndOffset",
-            error_code=ErrorCode.none,
-            partition=0,
-            leader_epoch=epoch,
-            end_offset=end,
-        )
-        topic = api.response_part(
-            "OffsetForLeaderTopicResult", topic=request.topics[0].topic, partitions=(row,)
-        )
-        return api.response(throttle_time=timedelta(0), topics=(topic,))
+    return lambda request: _ends(request, lambda _: (epoch, end))
 
-    return answer
+
+def _ends(request: Any, end_of: Callable[[int], tuple[int, int]]) -> Any:
+    """A broker that answers each row of its own."""
+    api = messages(ApiKey.OFFSET_FOR_LEADER_EPOCH, 4)
+    topics = tuple(
+        api.response_part(
+            "OffsetForLeaderTopicResult",
+            topic=topic.topic,
+            partitions=tuple(
+                api.response_part(
+                    "EpochEndOffset",
+                    error_code=ErrorCode.none,
+                    partition=0,
+                    leader_epoch=epoch,
+                    end_offset=end,
+                )
+                for row in topic.partitions
+                for epoch, end in [end_of(int(row.leader_epoch))]
+            ),
+        )
+        for topic in request.topics
+    )
+    return api.response(throttle_time=timedelta(0), topics=topics)
 
 
 async def test_a_consumer_past_the_boundary_is_not_sent_back_after_a_leader_move(
@@ -427,13 +480,14 @@ class Lineage:
         self.end, self.starts = end, {int(name[1:]): at for name, at in starts.items()}
 
     def __call__(self, request: Any) -> Any:
-        ((row,),) = (topic.partitions for topic in request.topics)
-        asked = int(row.leader_epoch)
+        return _ends(request, self._end_of)
+
+    def _end_of(self, asked: int) -> tuple[int, int]:
         newer = [epoch for epoch in self.starts if epoch > asked]
         if not newer and asked not in self.starts:
-            return epoch_ends(-1, -1)(request)
+            return -1, -1
         floor = max((epoch for epoch in self.starts if epoch <= asked), default=asked)
-        return epoch_ends(floor, self.starts[min(newer)] if newer else self.end)(request)
+        return floor, self.starts[min(newer)] if newer else self.end
 
 
 WHOLE = Lineage(105, e5=0, e6=60, e7=80)
@@ -456,6 +510,19 @@ async def test_older_epochs_end_in_kafka_and_at_most_at_the_boundary(bench: Trac
     assert await ended(bench, 6) == ("none", 6, 100)
     assert await ended(bench, 5) == ("none", 5, 60)
     assert await ended(bench, 4) == ("none", 4, 0)
+
+
+async def test_each_epoch_of_a_partition_that_is_named_twice_has_its_own_end(
+    bench: TrackedBench,
+) -> None:
+    """As with Kafka (``ReplicaManager.lastOffsetForLeaderEpoch``), topic by topic."""
+    for shown, newest in ((SUFFIX, 100), (PENDING, 105)):
+        bench.show(shown)
+        assert await ends_of(bench, [5, 6, 5], [7, 6], []) == [
+            [("none", 5, 60), ("none", 6, 80), ("none", 5, 60)],
+            [("none", 7, newest), ("none", 6, 80)],
+            [],
+        ]
 
 
 async def test_without_a_lease_nobody_is_told_where_the_epoch_of_the_suffix_ends(
@@ -540,18 +607,20 @@ async def test_an_end_that_cannot_be_asked_for_is_not_guessed(bench: TrackedBenc
 
 async def deleted(
     bench: TrackedBench,
-    offset: int,
-    *,
+    *offsets: int,
     log_start: int = 0,
     code: str = "none",
     meanwhile: Callable[[], None] = lambda: None,
 ) -> tuple[str, int]:
-    """(error, low watermark). ``log_start``: where Kafka's log begins already; ``meanwhile`` is
-    done while Kafka deletes."""
+    """(error, low watermark), once for all ``offsets``. ``log_start``: where Kafka's log begins
+    already; ``meanwhile`` is done while Kafka deletes."""
     api = messages(ApiKey.DELETE_RECORDS, 2)
-    row = api.request_part("DeleteRecordsPartition", partition_index=0, offset=offset)
+    rows = tuple(
+        api.request_part("DeleteRecordsPartition", partition_index=0, offset=offset)
+        for offset in offsets
+    )
     message = api.request(
-        topics=(api.request_part("DeleteRecordsTopic", name=TOPIC, partitions=(row,)),),
+        topics=(api.request_part("DeleteRecordsTopic", name=TOPIC, partitions=rows),),
         timeout=timedelta(seconds=5),
     )
 
@@ -569,7 +638,7 @@ async def deleted(
 
     bench.client.broker[ApiKey.DELETE_RECORDS] = answer
     response = await bench.ask(message)
-    found = response.topics[0].partitions[0]
+    ((found,),) = (topic.partitions for topic in response.topics)
     return found.error_code.name, found.low_watermark
 
 
@@ -615,6 +684,17 @@ async def test_the_log_begins_where_the_last_deletion_said_at_each_step_across_t
         kafkas_start = min(start, 100)
         kafka_says(bench, kafkas_start)
         assert (await asked(bench, EARLIEST))[:2] == ("none", start)
+
+
+async def test_of_a_partition_that_is_named_twice_the_last_offset_counts(
+    bench: TrackedBench,
+) -> None:
+    """As with Kafka, which keeps them in a map: nothing is deleted up to the other one."""
+    bench.show(SUFFIX)
+    await appended(bench, 1, 2, 3)
+    assert await deleted(bench, 102, 40) == ("none", 40)
+    assert bench.plane.suffix().start == SUFFIX.boundary
+    assert await deleted(bench, 40, 102) == ("none", 102)
 
 
 async def test_past_the_end_nothing_is_deleted_not_even_below_the_boundary(

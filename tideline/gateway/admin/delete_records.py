@@ -23,6 +23,7 @@ from tideline.gateway.per_partition import (
     ApiNames,
     PartitionEntry,
     SplitRequest,
+    Twice,
     failure_code,
 )
 from tideline.gateway.prefix_leader import PrefixLeaders
@@ -37,6 +38,7 @@ NAMES = ApiNames(
     "DeleteRecordsTopicResult",
     "DeleteRecordsPartitionResult",
     "partition_index",
+    Twice.LAST,
     extra=("timeout",),
 )
 

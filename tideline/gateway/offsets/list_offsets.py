@@ -53,6 +53,7 @@ from tideline.gateway.per_partition import (
     ApiNames,
     PartitionEntry,
     SplitRequest,
+    Twice,
     failure_code,
 )
 from tideline.gateway.prefix_leader import PrefixLeaders
@@ -69,6 +70,7 @@ NAMES = ApiNames(
     "ListOffsetsTopicResponse",
     "ListOffsetsPartitionResponse",
     "partition_index",
+    Twice.REFUSED,
     extra=("replica_id", "isolation_level", "timeout"),
 )
 
@@ -147,6 +149,8 @@ class ListOffsetsHandler:
         route, rule = item.at.route(self.tracking), split.rule(item)
         if rule.behaviour is Behaviour.PASS and from_kafka is not None:
             return from_kafka
+        if (code := split.refused(item)) is not None:
+            return _refusal(split, item, code)
         if not is_known(int(item.row.timestamp), split.context.header.api_version):
             return _refusal(split, item, KafkaErrorCode.UNSUPPORTED_VERSION)
         if rule.behaviour is Behaviour.REFUSE:

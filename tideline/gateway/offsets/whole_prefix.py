@@ -19,6 +19,7 @@ from tideline.gateway.per_partition import (
     PartitionEntry,
     Question,
     SplitRequest,
+    Twice,
 )
 
 EPOCHS = ApiNames(
@@ -27,6 +28,7 @@ EPOCHS = ApiNames(
     "OffsetForLeaderTopicResult",
     "EpochEndOffset",
     "partition",
+    Twice.EACH,
     extra=("replica_id",),
 )
 VERSION = 4
