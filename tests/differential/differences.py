@@ -81,10 +81,15 @@ class Rule:
     applies: Callable[[Seen], bool]
 
 
-def _named_twice(seen: Seen) -> bool:
-    """Whether the request names twice what the value is about."""
-    named = Counter(_rows(seen.question.values))
-    twice = {row[-1] for row, count in named.items() if count > 1}
+def named_twice(question: Question) -> set[str]:
+    """What a request names more than once."""
+    named = Counter(_rows(question.values))
+    return {row[-1] for row, count in named.items() if count > 1}
+
+
+def _is_named_twice(seen: Seen) -> bool:
+    """Whether the request names twice what the value is about, a topic or a config."""
+    twice = named_twice(seen.question)
     words = {
         word for part in seen.path for word in (part, part.partition(" #")[0], *part.split(" "))
     }
@@ -149,12 +154,6 @@ def _has(value: Any, name: str, is_odd: Callable[[Any], bool]) -> bool:
     if isinstance(value, dict):
         return any((n == name and is_odd(v)) or _has(v, name, is_odd) for n, v in value.items())
     return isinstance(value, list) and any(_has(one, name, is_odd) for one in value)
-
-
-def _asks_nothing_of_a_topic(seen: Seen) -> bool:
-    if seen.name == "rows":
-        return _has(seen.question.values, "partitions", lambda rows: not rows)
-    return seen.pairs.get((*seen.path[:-1], "partitions")) == (MISSING, [])
 
 
 def _last_fetched(seen: Seen) -> bool:
@@ -252,7 +251,7 @@ BY_DESIGN = (
         frozenset({"CreatePartitions"}),
         _said("migrates to diskless storage"),
     ),
-    Rule("named-twice", ANY - {"Fetch"}, _named_twice),
+    Rule("named-twice", ANY - OF_PARTITIONS, _is_named_twice),
     Rule(
         "unknown-partition",
         OF_PARTITIONS,
@@ -295,11 +294,6 @@ BY_DESIGN = (
         "empty-sessions",
         frozenset({"Fetch"}),
         lambda s: s.name == "session_id" and s.gateway == "none",
-    ),
-    Rule(
-        "empty-topics",
-        frozenset({"OffsetForLeaderEpoch"}),
-        _asks_nothing_of_a_topic,
     ),
     Rule("leader-epochs", READS, _leader_epoch),
     Rule(

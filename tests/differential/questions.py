@@ -4,7 +4,7 @@ it and with values at and past each limit."""
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from functools import partial
@@ -187,6 +187,22 @@ class Question:
         )
 
 
+def _well_made_or_alike(rows: list[Any]) -> list[Any]:
+    """Of a partition that a Produce names twice Kafka appends the last batch; but of one that it
+    refuses before it looks at the log it says so, and appends the other."""
+    odd = any(batch.kind not in BATCHES.usual for batch in batches_of(rows))
+    return rows[:1] * len(rows) if odd else rows
+
+
+def batches_of(value: Any) -> Iterator[Batch]:
+    """Those that a request carries."""
+    if isinstance(value, Batch):
+        yield value
+    elif isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from batches_of(inner)
+
+
 class Questions:
     """Those of a seed, in order. ``topics``: each with the numbers of its partitions, of which one
     that is never written to is named with a minus. ``edges``: by topic."""
@@ -236,11 +252,11 @@ class Questions:
             if optional and chance.random() < ODD:
                 return None
             few, some = name in ("assignments", "configs"), api == "DescribeTopicPartitions"
-            # Named twice, Produce appends one batch of two; a broker of 4.2 answers nothing where
-            # AlterConfigs names a resource twice.
-            once = api == "Produce" or (api == "AlterConfigs" and name == "resources")
+            # A broker of 4.2 answers nothing where AlterConfigs names a resource twice.
+            once = api == "AlterConfigs" and name == "resources"
             one = partial(self._message, api, found.type_)
-            return self._array(one, few=few, some=some, once=once)
+            made = self._array(one, few=few, some=some, once=once)
+            return made if api != "Produce" else _well_made_or_alike(made)
         if isinstance(found, PrimitiveTupleField):
             if optional and chance.random() < 0.5:
                 return None

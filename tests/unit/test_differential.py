@@ -1,0 +1,27 @@
+"""The odd requests that a gateway and a broker are asked (``tests/differential``)."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from tests.differential.differences import OF_PARTITIONS, named_twice
+from tests.differential.questions import BATCHES, Edges, Question, Questions, batches_of
+
+
+def asked(count: int) -> list[Question]:
+    """The first ones of a seed."""
+    questions = Questions(1, {"orders": range(2)}, {"orders": Edges((0, 1), (0, 1))})
+    return [questions.next(lambda *_: True) for _ in range(count)]
+
+
+def test_every_api_that_is_about_partitions_is_asked_of_one_twice() -> None:
+    twice = Counter(question.api for question in asked(4_000) if named_twice(question))
+    assert twice.keys() >= OF_PARTITIONS, twice
+
+
+def test_two_batches_of_one_partition_are_the_same_or_well_made_ones_that_differ() -> None:
+    produces = [question for question in asked(4_000) if question.api == "Produce"]
+    twice = [{b.kind for b in batches_of(one.values)} for one in produces if named_twice(one)]
+    assert {1, 2} <= {len(kinds) for kinds in twice}
+    assert all(len(kinds) < 2 or kinds <= set(BATCHES.usual) for kinds in twice)
+    assert any(kinds and kinds.isdisjoint(BATCHES.usual) for kinds in twice)
