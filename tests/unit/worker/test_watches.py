@@ -334,9 +334,29 @@ async def test_what_is_let_go_of_while_nobody_says_so_is_the_users_at_the_next_l
     assert world.kafka.own_configs == {"max.message.bytes": "78", "retention.bytes": "-1"}
     await watched.look()
     assert world.kafka.own_configs == {"max.message.bytes": "78", "retention.bytes": "5000"}
-    world.kafka.own_configs["retention.bytes"] = "-1"
+
+
+@pytest.mark.parametrize(("answered", "users"), [(True, "-1"), (False, "7")])
+async def test_what_a_user_sets_once_it_was_let_go_of_stays(
+    world: World, monkeypatch: pytest.MonkeyPatch, answered: bool, users: str
+) -> None:
+    """Tideline's own value, too, unless nobody knows who has set it."""
+    watched = Watched(crossed(world))
+    await held(world)
+    alter = world.kafka.alter_configs
+
+    async def carried_out(topic: str, changes: Any) -> None:
+        await alter(topic, changes)
+        if not answered:
+            raise KafkaUnavailable("no answer within 10000 ms")
+
+    with monkeypatch.context() as slow:
+        slow.setattr(world.kafka, "alter_configs", carried_out)
+        await watched.look(2)
+    await world.plane.release_config(UUID(int=1), "retention.bytes", "5000")
+    world.kafka.own_configs["retention.bytes"] = users
     await watched.look(2)
-    assert world.kafka.own_configs["retention.bytes"] == "-1", "a user may set the same value"
+    assert world.kafka.own_configs == {"max.message.bytes": "78", "retention.bytes": users}
 
 
 async def test_an_abort_while_it_is_put_back_gives_the_user_what_was_set(
