@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Iterator
@@ -18,6 +19,7 @@ from spark.tiering.split_files import runs
 from tests.contract.conftest import Database
 from tests.contract.scenes import PostgresScene, batch
 from tests.contract.tiering import ALL_OLD, Tiered, Worker, jobs
+from tests.support.waiting import WITHIN_S
 from tests.tiering_rule import oldest_files
 from tideline.control_plane.tiering_model import ClaimedFile
 from tideline.domain.ids import TopicIdPartition
@@ -233,3 +235,25 @@ async def test_claims_at_once_take_every_file_and_none_twice(
             assert len(file.batches) == WIDE
             by_token[file.token].add(file.file_id)
     assert all(len(files) == 1 for files in by_token.values())
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+async def test_as_many_workers_as_there_are_split_a_share_each_at_once(
+    tiered: Tiered, database: Database, workers: int
+) -> None:
+    """Reading and writing of objects, which takes the most time, is between a claim and its end:
+    there nobody waits for anybody."""
+    _, (log, *_) = await tiered.scene.diskless_topic(WIDE)
+    at_work = threading.Barrier(workers)
+
+    def split(_: int) -> int:
+        with jobs(database) as plane:
+            worker = Worker(plane)
+            files = worker.claim({log.topic_id: ALL_OLD}, max_files=3)
+            at_work.wait(WITHIN_S)
+            for file in files:
+                worker.finish(file)
+            return len(files)
+
+    with many_batches(tiered, database), ThreadPoolExecutor(workers) as pool:
+        assert list(pool.map(split, range(workers))) == [3] * workers
