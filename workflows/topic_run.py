@@ -93,6 +93,7 @@ class TopicRun:
         self._deciding = asyncio.Lock()
         self._arming_failed: CallFailed | None = None
         self._reading_share = False
+        self._ends_cancelled = False
 
     @property
     def _step(self) -> TopicStep:
@@ -113,19 +114,14 @@ class TopicRun:
                 try:
                     if history_is_long():
                         await self._continue_as_new()
-                except asyncio.CancelledError:
-                    await self._cancelled()
-                if state.aborted:
-                    try:
-                        return await self._restore()
-                    except Interrupted:
-                        continue
-                if state.must_freeze:
-                    self._move_to(Stage.FREEZING)
-                if state.must_cross_again:
-                    state.armed = state.rolled = False
-                    self._move_to(Stage.CROSSING)
-                try:
+                    if state.aborted:
+                        await self._restore()
+                        break
+                    if state.must_freeze:
+                        self._move_to(Stage.FREEZING)
+                    if state.must_cross_again:
+                        state.armed = state.rolled = False
+                        self._move_to(Stage.CROSSING)
                     if state.paused and state.must_open:
                         await self._open()
                     await self._while_paused()
@@ -141,10 +137,14 @@ class TopicRun:
             reconciling.cancel()
             looking.cancel()
             sharing.cancel()
+        if self._ends_cancelled:
+            raise asyncio.CancelledError
         return self._outcome()
 
     def _outcome(self) -> TopicOutcome:
         state, reasons = self.state, []
+        if state.aborted:
+            return TopicOutcome(state.ref.topic, state.ref.topic_id, "aborted")
         if state.forced_by:
             left = ", ".join(map(str, state.incomplete))
             reasons.append(
@@ -445,7 +445,7 @@ class TopicRun:
         decision: AbortDecision = await perform(abort, self._step)
         return decision
 
-    async def _restore(self) -> TopicOutcome:
+    async def _restore(self) -> None:
         """After the abort has won: partitions end, configs and tracking go back."""
         state = self.state
         self._move_to(Stage.ABORTING)
@@ -455,18 +455,18 @@ class TopicRun:
             await self.retrying.call(slow(TopicActivity.STOP_TRACKING), self._step)
         await self._leave_place()
         self._move_to(Stage.ENDED)
-        return TopicOutcome(state.ref.topic, state.ref.topic_id, "aborted")
 
     async def _cancelled(self) -> None:
-        """A cancel, as the Temporal UI offers it, asks for an abort."""
+        """A cancel, as the Temporal UI offers it, asks for an abort; the workflow ends as cancelled
+        when that has restored the topic."""
         self.fan_out.go_on()  # it may have come while this run was about to end
         try:
             decision = await self.decide_abort()
         except CallFailed as failure:
             decision = AbortDecision(False, failure.message)
         if decision.won:
-            await self._restore()
-            raise asyncio.CancelledError
+            self._ends_cancelled = True
+            return
         why = f"a cancel was refused, as an abort would be: {decision.reason}"
         self._waits_because(why, Waits.OPERATOR)
 

@@ -179,6 +179,28 @@ async def test_a_cancel_before_b0_restores_the_topic(world: World, client: Clien
     assert not world.tracked
 
 
+async def test_a_cancel_while_an_abort_restores_the_topic_waits_for_that(
+    world: World, client: Client
+) -> None:
+    """Who is told that the abort has won, and cancels what still runs, leaves nothing behind."""
+    restoring = f"{TopicActivity.RECONCILE_CONFIGS}:{ConfigStage.RESTORED}"
+    world.script[restoring] = fails(failures.WAITING, "Kafka is away", times=999)
+    drain = world.hold(Phase.DRAIN_TRANSACTIONS)
+    async with world.worker(client):
+        handle = await world.start(client)
+        await reach(world, Phase.DRAIN_TRANSACTIONS)
+        await handle.execute_update("abort", ADA)
+        drain.set()
+        await reach(world, restoring)
+        await handle.cancel()
+        world.script[restoring].clear()
+        with pytest.raises(WorkflowFailureError) as cancelled:
+            await ended(handle)
+    assert isinstance(cancelled.value.cause, CancelledError)
+    assert world.stages[-1] is ConfigStage.RESTORED
+    assert not world.tracked
+
+
 async def test_a_pause_is_honoured_before_the_next_phase_and_shown(
     world: World, client: Client
 ) -> None:
