@@ -104,7 +104,8 @@ class PartitionMigration:
             await self._to_its_end()
         except asyncio.CancelledError:
             self._cancelled = True
-            if parks_producers(state) or state.phase == Phase.QUIESCE:
+            asked = state.unsettled == Unsettled.PRODUCERS_PARKED
+            if asked or parks_producers(state) or state.phase == Phase.QUIESCE:
                 await self._let_producers_go()
             raise
         await workflow.wait_condition(workflow.all_handlers_finished)

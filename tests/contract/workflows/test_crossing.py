@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from temporalio import workflow
-from temporalio.client import Client, WorkflowHandle
+from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
+from temporalio.exceptions import CancelledError
 from temporalio.testing import WorkflowEnvironment
 
 from tests.contract.workflows.test_steering import partition_status, topic_status
@@ -166,6 +167,27 @@ async def test_producers_that_a_dead_worker_has_parked_go_on_before_anything_is_
         held.set()
         assert (await ended(handle))["outcome"] == CROSSED
     assert world.order()[:2] == [TopicActivity.OBSERVE_PARTITION, TopicActivity.REOPEN_PARTITION]
+
+
+@pytest.mark.parametrize("parked_by_a_dead_worker", [False, True])
+async def test_one_that_is_cancelled_while_producers_are_parked_lets_them_go(
+    world: World, client: Client, parked_by_a_dead_worker: bool
+) -> None:
+    parked, letting_go = world.logs[0], TopicActivity.REOPEN_PARTITION
+    held = world.hold(Phase.ROLL_AND_FLUSH)
+    if parked_by_a_dead_worker:
+        parked.quiesced, parked.generation = True, 1
+        world.script[letting_go] = fails(failures.WAITING, "Postgres is away", times=999)
+    async with world.worker(client):
+        handle = await begin(world, client, Steering(permit=1))
+        await reach(world, letting_go if parked_by_a_dead_worker else Phase.ROLL_AND_FLUSH)
+        await handle.cancel()
+        world.script[letting_go].clear()
+        with pytest.raises(WorkflowFailureError) as cancelled:
+            await ended(handle)
+        held.set()
+    assert isinstance(cancelled.value.cause, CancelledError)
+    assert not parked.quiesced
 
 
 async def test_one_that_is_paused_while_it_tells_that_it_rests_does_not_end(
