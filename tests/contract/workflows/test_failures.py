@@ -11,7 +11,7 @@ from temporalio.client import Client, WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import WorkflowEnvironment
 
-from tests.contract.workflows.world import ADA, World, ended, fails, reach, soon
+from tests.contract.workflows.world import ADA, World, ended, fails, of, reach, soon
 from tideline.domain import failures
 from tideline.domain.messages import ConfigStage, PartitionStatus, TopicActivity
 from tideline.domain.migration import PHASE_ORDER, PHASES, Phase
@@ -236,7 +236,7 @@ async def test_a_partition_that_is_started_again_parks_nobody_before_the_topic_i
     def reset() -> None:
         if is_late and world.logs[0].boundary >= 0:
             world.logs[0].boundary = -1
-            world.script[Phase.READINESS].clear()
+            world.script[of(Phase.READINESS, 0)].clear()
 
     world.before[TopicActivity.OBSERVE_PARTITION] = reset
     async with world.worker(client):

@@ -79,6 +79,11 @@ def fails(kind: str, message: str = "", *, times: int = 1) -> list[ApplicationEr
     return [error] * times
 
 
+def of(name: str, partition: int) -> str:
+    """The calls of ``name`` for one partition: as a key of what a world scripts and holds."""
+    return f"{name}[{partition}]"
+
+
 @dataclass
 class FakePartition:
     """What Postgres and Kafka know of a partition."""
@@ -147,20 +152,22 @@ class World:
 
     def last_words(self) -> str:
         """What was called, in order."""
-        return f"{len(self.calls)} calls: " + ", ".join(f"{name}[{of}]" for name, of in self.calls)
+        return f"{len(self.calls)} calls: " + ", ".join(of(*call) for call in self.calls)
 
     async def _enter(self, name: str, partition: int = -1) -> None:
         self.calls.append((name, partition))
         if name in self.before:
             self.before[name]()
-        self.reached[name].set()
-        if name in self.held:
-            while not self.held[name].is_set():
+        keys = (name, of(name, partition))
+        for key in keys:
+            self.reached[key].set()
+        for key in keys:
+            while key in self.held and not self.held[key].is_set():
                 if not activity.info().is_local:
                     activity.heartbeat()
                 await asyncio.sleep(0.02)
-        if self.script[name]:
-            raise self.script[name].pop(0)
+            if self.script[key]:
+                raise self.script[key].pop(0)
 
     def _not_stale(self, given: PhaseInput) -> FakePartition:
         log = self.logs[given.ref.partition]
@@ -239,7 +246,7 @@ class World:
                 if error.type in (failures.UNREACHABLE, *GONE_KINDS):
                     raise
                 # Its own workflow meets with it.
-                self.script[Phase.READINESS].insert(0, error)
+                self.script[of(Phase.READINESS, partition)].insert(0, error)
                 found.own_look.append(partition)
             else:
                 self.logs[partition].ready = True
