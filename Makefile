@@ -150,8 +150,8 @@ model: $(STAMP) ## every interleaving of small scopes: states, seconds, and each
 	@$(BIN)/python -m tests.model
 
 .PHONY: mutations
-mutations: $(STAMP) ## plant each mutation of the source, one after the other: a line for each that no test finds (an hour)
-	@COLUMNS=250 $(BIN)/pytest tests/nightly/mutations -k planted -q -rf --tb=no $(PYTEST_FLAGS)
+mutations: $(STAMP) ## plant each mutation of the source and print which test finds it (an hour; TABLE=FILE.toml: those of one table)
+	@$(BIN)/python -m tests.nightly.mutations $(TABLE)
 
 SEED := 1
 RUNS := 50

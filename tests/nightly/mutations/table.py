@@ -1,12 +1,15 @@
-"""Mutations of the source as data: ``table.toml``."""
+"""Mutations of the source as data: ``table.toml``, and those of the workflows beside the histories
+that find them."""
 
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
+TABLES = (Path(__file__).with_name("table.toml"), ROOT / "tests/replay/mutants.toml")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,8 @@ class Mutation:
         return text.replace(self.old, self.new)
 
 
-def mutations() -> list[Mutation]:
-    """In the order of the table. Raises ``TypeError`` for a row with a part too few or too many."""
-    table = tomllib.loads(Path(__file__).with_name("table.toml").read_text())
-    return [Mutation(name, **row) for name, row in table.items()]
+def mutations(tables: Sequence[Path] = TABLES) -> list[Mutation]:
+    """In the order of the tables. Raises ``TypeError`` for a row with a part too few or too
+    many."""
+    rows = (row for table in tables for row in tomllib.loads(table.read_text()).items())
+    return [Mutation(name, **parts) for name, parts in rows]
