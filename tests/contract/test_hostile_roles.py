@@ -106,6 +106,7 @@ FOR: Mapping[str, Mapping[str, set[str]]] = {
         "finish_merge": {"batches", "logs", "starts"},
         # Keys that no batch lies under any more.
         "forget_uncommitted_keys": {"keys"},
+        "mark_dead_objects": {"keys"},
         "claim_dead_files": {"keys"},
         "claim_dead_objects": {"keys"},
         "forget_dead_files": {"keys"},
