@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -154,17 +157,47 @@ class Subject:
         """Wait until the broker says that everything up to ``offset`` (inclusive) is tiered."""
         await self.when(f"offset {offset} to be tiered", lambda p: p.highest_tiered >= offset)
 
+    async def _local_segments(self) -> list[Path]:
+        """On the leader's disk; what is being deleted has another name."""
+        leader = (await self.services.observer.partition(self.topic, 0)).leader
+        return list((self.stack.data_path(f"kafka-{leader}") / f"{self.topic}-0").glob("*.log"))
+
     async def closed_up_to(self) -> int:
         """The last offset that is in no active segment."""
-        leader = (await self.services.observer.partition(self.topic, 0)).leader
-        segments = (self.stack.data_path(f"kafka-{leader}") / f"{self.topic}-0").glob("*.log")
-        return max(int(path.stem) for path in segments) - 1
+        return max(int(path.stem) for path in await self._local_segments()) - 1
+
+    async def local_bytes(self) -> int:
+        found = 0
+        for path in await self._local_segments():
+            with suppress(FileNotFoundError):  # it has another name by now
+                found += path.stat().st_size
+        return found
+
+    def _said_of_it(self, node: int) -> list[str]:
+        """What a broker's log has of the topic, by line."""
+        said = self.stack.log_path(f"kafka-{node}").read_text(errors="replace")
+        return [line for line in said.splitlines() if self.topic in line]
 
     def deletion_failed(self) -> bool:
         """As its leader says in its log."""
-        logs = [self.stack.log_path(f"kafka-{node}") for node in self.stack.endpoints.brokers]
-        lines = [line for log in logs for line in log.read_text(errors="replace").splitlines()]
-        return any("Error while stopping the partition" in x and self.topic in x for x in lines)
+        said = [line for node in self.stack.endpoints.brokers for line in self._said_of_it(node)]
+        return any("Error while stopping the partition" in line for line in said)
+
+    def ended_tasks(self) -> dict[int, set[str]]:
+        """Which of the partition's tasks each broker's ``RemoteLogManager`` has ended."""
+        ended = re.compile(r"Cancelling the (\w+) RLM task for partition")
+        return {
+            node: {task for line in self._said_of_it(node) for task in ended.findall(line)}
+            for node in self.stack.endpoints.brokers
+        }
+
+    async def tasks_end(self, of_leader: set[str], of_followers: set[str]) -> None:
+        """Wait until these have ended; the leader is who leads now."""
+        leader = (await self.services.observer.partition(self.topic, 0)).leader
+        wanted = {
+            n: of_leader if n == leader else of_followers for n in self.stack.endpoints.brokers
+        }
+        until(f"the tasks {wanted} to end", lambda: self.ended_tasks() == wanted)
 
     async def locally_from_past(self, offset: int) -> PartitionTiering:
         """Wait until the leader has deleted something past ``offset`` locally."""
@@ -288,6 +321,7 @@ async def test_a_read_only_topic_uploads_nothing_more_and_stays_whole(subject: S
     after = await subject.partition()
     assert (after.segments, after.highest_tiered) == (before.segments, before.highest_tiered)
     assert subject.read() == list(range(2_000))
+    await subject.tasks_end({"copy"}, set())
 
 
 async def test_of_a_read_only_topic_the_remote_part_expires_first(subject: Subject) -> None:
@@ -340,6 +374,33 @@ async def test_of_a_read_only_topic_no_offset_is_missing_while_all_of_it_expires
     assert subject.read() == list(range(before.log_end, before.log_end + 10))
 
 
+async def test_a_read_only_topic_expires_by_its_size_alone(subject: Subject) -> None:
+    """By that of the whole log, remote and local, and no longer by that of the local part
+    (``UnifiedLog.localRetentionSize``); no record is old."""
+    segment, local, whole = (n << 10 for n in (64, 128, 384))
+    subject.set_configs(local__retention__bytes=str(local))
+    subject.write(2_000)
+    await subject.tiered_up_to(await subject.closed_up_to())
+    await subject.locally_from_past(0)
+    subject.switched("read-only")
+    subject.write(2_000)
+    assert await subject.local_bytes() > whole + segment
+    before = await subject.partition()
+    assert before.log_start == 0 < before.segments
+    subject.set_configs(retention__bytes=str(whole))
+    await subject.when(
+        "the remote part to expire", lambda p: p.segments == 0 and p.log_start == p.local_start
+    )
+
+    async def fits() -> bool:
+        return await subject.local_bytes() < whole + segment
+
+    await eventually("the local part to expire", fits, WITHIN_S)
+    assert await subject.local_bytes() >= whole
+    first = await subject.begins(OffsetSpec.EARLIEST)
+    assert subject.read() == list(range(first, 4_000))
+
+
 async def test_off_with_deletion_the_bucket_is_empty_and_what_is_local_stays(
     subject: Subject,
 ) -> None:
@@ -352,6 +413,7 @@ async def test_off_with_deletion_the_bucket_is_empty_and_what_is_local_stays(
     after = await subject.partition()
     assert (after.segments, after.objects) == (0, 0)
     assert after.log_start == after.local_start >= before.local_start
+    await subject.tasks_end({"copy", "expiration"}, {"follower"})
     assert subject.read() == list(range(after.log_start, 2_000))
     assert subject.own_configs()["local.retention.bytes"] == "131072"
 
