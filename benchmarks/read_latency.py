@@ -72,9 +72,29 @@ class Region:
     node: int
 
 
-def measure(stack: Stack, rounds: int, step: Callable[[str], None]) -> ReadLatency:
-    """``20 * rounds`` Fetches of each way, at positions that nobody has asked for before."""
-    regions = prepare(stack, step)
+def run_tiering(stack: Stack, topic: str) -> None:
+    """By the job, as it is run by hand."""
+    with closing(psycopg.connect(stack.endpoints.postgres_dsn("postgres"), autocommit=True)) as sql:
+        sql.execute("SELECT tideline.request_tiering(%s)", [topic])
+    settings = JobsSettings.of(stack.environment("jobs"))
+    job = Job("tiering", settings, Launch(master="local[2]"))
+    try:
+        outcome = tiering.tiering(job, [topic])
+    finally:
+        job.close()
+    if outcome.failed is not None:
+        raise RuntimeError(outcome.failed)
+
+
+def measure(
+    stack: Stack,
+    rounds: int,
+    step: Callable[[str], None],
+    tier: Callable[[Stack, str], object] = run_tiering,
+) -> ReadLatency:
+    """``20 * rounds`` Fetches of each way, at positions that nobody has asked for before. ``tier``:
+    splits and merges what a topic has in WAL objects."""
+    regions = prepare(stack, step, tier)
     step("read-latency: the gateways forget what they hold")
     for name in [f"gateway-{node}" for node in stack.endpoints.gateways]:
         stack.stop(name)
@@ -82,7 +102,9 @@ def measure(stack: Stack, rounds: int, step: Callable[[str], None]) -> ReadLaten
     return asyncio.run(ask_all(regions, 20 * rounds, step))
 
 
-def prepare(stack: Stack, step: Callable[[str], None]) -> dict[str, Region]:
+def prepare(
+    stack: Stack, step: Callable[[str], None], tier: Callable[[Stack, str], object]
+) -> dict[str, Region]:
     """A classic and a hybrid topic with their records where they are to be."""
     bootstrap, mark = stack.endpoints.gateway_bootstrap, time.monotonic_ns() % 1_000_000
     admin = AdminClient({"bootstrap.servers": bootstrap})
@@ -95,17 +117,9 @@ def prepare(stack: Stack, step: Callable[[str], None]) -> dict[str, Region]:
     topics.trigger_migration(admin, hybrid)
     with closing(psycopg.connect(stack.endpoints.postgres_dsn("postgres"), autocommit=True)) as sql:
         until_ready(sql, hybrid)
-        step("read-latency: merged segments")
-        boundary = produce(bootstrap, hybrid) - RECORDS
-        sql.execute("SELECT tideline.request_tiering(%s)", [hybrid])
-        settings = JobsSettings.of(stack.environment("jobs"))
-        job = Job("tiering", settings, Launch(master="local[2]"))
-        try:
-            outcome = tiering.tiering(job, [hybrid])
-        finally:
-            job.close()
-        if outcome.failed is not None:
-            raise RuntimeError(outcome.failed)
+    step("read-latency: merged segments")
+    boundary = produce(bootstrap, hybrid) - RECORDS
+    tier(stack, hybrid)
     step("read-latency: WAL objects")
     end = produce(bootstrap, hybrid)
 
