@@ -18,7 +18,7 @@ from tideline import control_plane
 from tideline.demo.context import DemoOptions, DemoOutput
 from tideline.demo.run import Demo, summary
 from tideline.domain.kafka_release import TRIED
-from tideline.settings import WorkerSettings
+from tideline.settings import GatewaySettings, WorkerSettings
 from tideline.stack import Stack
 from tideline.stack.kafka_jars import RELEASE
 
@@ -27,6 +27,9 @@ RELEASES = ("4.0.2", "4.1.2", "4.3.1", "4.4.0")
 CHOSEN = (os.environ[RELEASE],) if os.environ.get(RELEASE) else RELEASES
 OPTIONS = DemoOptions(partitions=2, java_rate=0, before_s=2.0, after_s=4.0, collect=False)
 """What a release could do otherwise; the rest is the same code whatever the brokers are."""
+PARKED_MS = GatewaySettings.model_fields["gateway_park_max_ms"].default
+"""For how long a gateway keeps a produce of the write pause: it is stored, and no client is told to
+send it again."""
 SHOWN = ("consumed = acknowledged", "coverage proves", "merged segments", "after it")
 
 
@@ -54,6 +57,9 @@ async def test_a_topic_crosses_is_read_covered_and_tiered(stack_of_a_release: St
     async with control_plane.connect(settings, application_name="tideline-test") as plane:
         proof = await Demo(stack, plane, OPTIONS, DemoOutput(print)).run()
     assert summary(proof) == {"ok": True, "failed": []}
+    pauses = proof.pauses()
+    assert len(pauses) == OPTIONS.partitions
+    assert max(pauses) < PARKED_MS, pauses
     assert f"Kafka version: {os.environ[RELEASE]}" in _started(stack.home)
     done = " ".join(check.name for check in proof.checks)
     for what in SHOWN:
