@@ -26,7 +26,7 @@ from kio.schema.errors import ErrorCode
 
 from tests.conftest import HOMES_VARIABLE
 from tests.harness import Case, asked_of, command, killed, migration_case
-from tests.support.waiting import HANGS_S, flushed, until
+from tests.support.waiting import HANGS_S, SOON_S, flushed, until
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.errors import KafkaError as KafkaSays
 from tideline.kafka.observer import KafkaObserver, OffsetSpec, PartitionLayout
@@ -95,6 +95,20 @@ def layouts(stack: Stack, topic: str = TOPIC, node: int = 1) -> dict[int, Partit
         return dict(found.partitions)
 
     return asked_of([stack.endpoints.gateways[node]], told)
+
+
+def log_ends(stack: Stack, topic: str = TOPIC) -> set[int | str]:
+    """Of Kafka's own logs of the topic, on every replica."""
+    rows = layouts(stack, topic).values()
+
+    async def told(cluster: KafkaCluster) -> set[int | str]:
+        observer, found = KafkaObserver(cluster), set[int | str]()
+        for row in rows:
+            ends = await observer.on_replicas(topic, row, OffsetSpec.LATEST)
+            found.update(ends.values())
+        return found
+
+    return asked_of(stack.endpoints.brokers.values(), told)
 
 
 def racks_of(replicas: Sequence[int]) -> list[str]:
@@ -234,7 +248,9 @@ def test_a_broker_that_is_away_leaves_the_isr_is_not_replaced_and_is_back_in_it_
     until(
         "broker 2 in every ISR",
         lambda: all(2 in p.in_sync for p in layouts(racks).values()),
+        SOON_S,
     )
+    assert log_ends(racks) == {0}, "it had to copy something first"
     round_trip(racks, "back")
     round_trip(racks, "new", "meanwhile")
 
