@@ -106,9 +106,9 @@ BEGIN
     IF pg_is_in_recovery() THEN
         RETURN NULL;
     END IF;
-    RETURN (SELECT format('%s/%s/%s:%s', i.system_identifier, i.timeline, i.history_id,
+    RETURN (SELECT format('%s/%s/%s:%s', s.system_identifier, current_timeline(), i.history_id,
             pg_snapshot_xmin(pg_current_snapshot()))
-        FROM server_identity(NULL, NULL) AS i);
+        FROM installation AS i, pg_control_system() AS s);
 END
 $$;
 
