@@ -7,7 +7,7 @@ version does not have are left out, as Kafka's own generated classes do for igno
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -145,15 +145,19 @@ def topic_key(topic: Any) -> TopicKey:
     raise AssertionError(f"{type(topic).__name__} names no topic")
 
 
+def each_partition(
+    topics: Iterable[Any], rows: str, index: str
+) -> Iterator[tuple[tuple[TopicKey, int], Any]]:
+    """The structures of partitions, ``rows`` of each topic, in their order, and what each names."""
+    for topic in topics:
+        for row in getattr(topic, rows):
+            yield (topic_key(topic), int(getattr(row, index))), row
+
+
 def by_partition(topics: Iterable[Any], rows: str, index: str) -> dict[tuple[TopicKey, int], Any]:
-    """The structures of partitions, ``rows`` of each topic, in their order. Of a partition that
-    comes twice the last one counts: Kafka keeps them in maps, answers about that one, and has not
-    judged what another one says."""
-    return {
-        (topic_key(topic), int(getattr(row, index))): row
-        for topic in topics
-        for row in getattr(topic, rows)
-    }
+    """As :func:`each_partition`. Of a partition that comes twice the last one counts: Kafka keeps
+    them in maps, answers about that one, and has not judged what another one says."""
+    return dict(each_partition(topics, rows, index))
 
 
 def key_fields(key: TopicKey) -> dict[str, TopicKey]:

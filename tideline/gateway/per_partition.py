@@ -41,6 +41,7 @@ from tideline.gateway.messages import (
     Messages,
     RequestedPartition,
     TopicKey,
+    each_partition,
     error,
     group_by_topic,
     key_fields,
@@ -109,9 +110,9 @@ class Question:
         """The structures of an answer about ``items``, which has them in the order of the question;
         none of ``None``."""
         found: defaultdict[tuple[TopicKey, int], deque[Any]] = defaultdict(deque)
-        for topic in response.topics if response is not None else ():
-            for row in topic.partitions:
-                found[topic_key(topic), int(getattr(row, self.names.index))].append(row)
+        topics = response.topics if response is not None else ()
+        for named, row in each_partition(topics, "partitions", self.names.index):
+            found[named].append(row)
         return {item: rows.popleft() for item in items if (rows := found[item.at.named])}
 
 
@@ -143,11 +144,7 @@ class SplitRequest:
         self._throttle = NO_TIME
         self.replica_id = int(getattr(request, "replica_id", CONSUMER))
         self._topics = request.topics
-        rows = [
-            ((topic_key(topic), int(getattr(row, names.index))), row)
-            for topic in request.topics
-            for row in topic.partitions
-        ]
+        rows = list(each_partition(request.topics, "partitions", names.index))
         self._twice: frozenset[tuple[TopicKey, int]] = frozenset()
         """What is refused because it is named twice."""
         if names.twice is Twice.REFUSED:
