@@ -314,6 +314,19 @@ def new_incarnation() -> UUID:
     return uuid4()
 
 
+class HeldSleep:
+    """Takes the place of ``asyncio.sleep``: each ends when :attr:`goes_on` is released."""
+
+    def __init__(self) -> None:
+        self.waited: list[float] = []
+        """In seconds."""
+        self.goes_on = asyncio.Semaphore(0)
+
+    async def __call__(self, seconds: float) -> None:
+        self.waited.append(seconds)
+        await self.goes_on.acquire()
+
+
 async def until(
     condition: Callable[[], object], what: str = "it", timeout_s: float = SOON_S
 ) -> None:

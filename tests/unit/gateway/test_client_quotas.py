@@ -22,7 +22,7 @@ from kio.static.primitive import f64
 
 from tests.asked import Places, request
 from tests.support.waiting import bounded
-from tests.unit.gateway.fakes import TOPIC, record_batch, tracked_row, until
+from tests.unit.gateway.fakes import TOPIC, HeldSleep, record_batch, tracked_row, until
 from tests.unit.gateway.gateway_under_test import gateway
 from tests.unit.gateway.tracked_bench import (
     FakeConnection,
@@ -223,13 +223,8 @@ async def test_quotas_and_their_window_are_the_brokers_and_stay_while_it_is_away
 async def test_a_quota_that_changes_is_known_at_the_next_look(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    waited: list[float] = []
-    goes_on = asyncio.Semaphore(0)
-
-    async def sleep(seconds: float) -> None:
-        waited.append(seconds)
-        await goes_on.acquire()
-
+    sleep = HeldSleep()
+    waited, goes_on = sleep.waited, sleep.goes_on
     cluster: Any = Cluster()
     quotas = ClientQuotas(cluster, 1)
     monkeypatch.setattr(quotas_module, "asyncio", SimpleNamespace(sleep=sleep))

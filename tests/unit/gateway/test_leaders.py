@@ -15,7 +15,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 from structlog.testing import capture_logs
 
-from tests.unit.gateway.fakes import TOPIC, TOPIC_ID, record_batch, tracked_row, until
+from tests.unit.gateway.fakes import TOPIC, TOPIC_ID, HeldSleep, record_batch, tracked_row, until
 from tests.unit.gateway.tracked_bench import (
     KafkaLog,
     Script,
@@ -398,12 +398,8 @@ async def test_a_broker_that_comes_back_in_another_rack_is_known_there_after_a_m
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also while no client asks here; what was not answered is asked again sooner."""
-    waited: list[float] = []
-    goes_on = asyncio.Semaphore(0)
-
-    async def sleep(seconds: float) -> None:
-        waited.append(seconds)
-        await goes_on.acquire()
+    sleep = HeldSleep()
+    waited, goes_on = sleep.waited, sleep.goes_on
 
     async def described(topics: list[str]) -> Any:
         if not cluster.racks:
