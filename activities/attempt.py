@@ -18,7 +18,13 @@ from temporalio.client import WorkflowExecutionStatus
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from tideline.background import cancel_and_wait, spawn
-from tideline.control_plane.errors import TopicDeleted
+from tideline.control_plane.catalog_keeper import EVER_MS, TOMBSTONES
+from tideline.control_plane.errors import (
+    TopicDeleted,
+    TrackingIncomplete,
+    UnknownLog,
+    UnknownTopic,
+)
 from tideline.domain import failures
 from tideline.domain.messages import PhaseInput
 from tideline.domain.migration import Phase, PhaseStatus, phase_rule
@@ -54,6 +60,8 @@ def translate(error: TidelineError) -> ApplicationError:
             kind = failures.UNKNOWN_TOPIC
         case TopicReplaced():
             kind = failures.TOPIC_CHANGED
+        case UnknownLog() | UnknownTopic() | TrackingIncomplete():
+            kind = failures.UNTRACKED
         case LeaderMoved():
             kind = failures.STALE_LEADER_EPOCH
         case MetadataNotUnderstood():
@@ -74,13 +82,26 @@ def translate(error: TidelineError) -> ApplicationError:
 
 async def refuse_forgotten(services: WorkerServices, topic: str, topic_id: UUID) -> None:
     """Fails as UnknownTopic when Postgres has a tombstone for the id: the topic was deleted, or an
-    operator had it forgotten. Nothing that waits for it will ever come."""
+    operator had it forgotten. Nothing that waits for it will ever come. As Untracked when Postgres
+    knows nothing of the id."""
     known = await services.control_plane.migration_status(topic)
-    if not any(status.log.topic_id == topic_id for status in known):
+    if any(status.log.topic_id == topic_id for status in known):
+        return
+    if await is_buried(services, topic_id):
         raise failure(
             failures.UNKNOWN_TOPIC,
             f"{topic!r} ({topic_id}) was deleted or forgotten: its migration ends here",
         )
+    raise failure(
+        failures.UNTRACKED,
+        f"Postgres does not know {topic!r} ({topic_id}) any more: its history was begun without it",
+    )
+
+
+async def is_buried(services: WorkerServices, topic_id: UUID) -> bool:
+    """Postgres has a tombstone for the id, among its newest ones."""
+    buried = await services.control_plane.deleted_topics(EVER_MS, TOMBSTONES)
+    return any(tombstone.topic_id == topic_id for tombstone in buried)
 
 
 _PERHAPS_FORGOTTEN = (failures.WAITING, failures.UNREACHABLE, failures.REFUSED)

@@ -17,12 +17,13 @@ from activities.attempt import (
     current_run,
     failure,
     heartbeat,
+    is_buried,
     refuse_forgotten,
     rounds,
     typed_failures,
     waiting,
 )
-from tideline.control_plane.errors import AbortRefused, UnknownTopic
+from tideline.control_plane.errors import AbortRefused, TrackingIncomplete, UnknownTopic
 from tideline.control_plane.model import (
     UNACCOUNTED,
     GatewayRegistration,
@@ -118,7 +119,8 @@ async def await_tracking(services: WorkerServices, step: TopicStep) -> None:
 
     Fails as Waiting at its bound, naming the gateways that are missing; as TopicChanged when a
     gateway that did not know yet let partitions be added; as UnknownTopic when the topic was
-    deleted meanwhile: nobody acknowledges a dead name, and another topic of the name is not ours.
+    deleted meanwhile: nobody acknowledges a dead name, and another topic of the name is not ours;
+    as Untracked when Postgres does not know it any more.
     """
     ref = step.ref
     missing = "no gateway was asked"
@@ -136,6 +138,8 @@ async def await_tracking(services: WorkerServices, step: TopicStep) -> None:
                     except UnknownTopic:
                         await refuse_forgotten(services, ref.topic, UUID(ref.topic_id))
                         raise
+                    except TrackingIncomplete:
+                        continue  # a gateway has registered since
                     await _adopt_limits(services, ref)
                     return
                 missing = _not_tracking(ref.topic, [e.gateway for e in open_entries])
@@ -280,8 +284,10 @@ async def observe_partition(services: WorkerServices, ref: PartitionRef) -> Part
             )
         # Deleted topics are in no status at all; aborted ones stay listed.
         known = await services.control_plane.migration_status(ref.topic)
-    aborted = any(status.log == ref.log for status in known)
-    return PartitionSituation(tracked=False, why="aborted" if aborted else "deleted")
+        if any(status.log == ref.log for status in known):
+            return PartitionSituation(tracked=False, why="aborted")
+        buried = await is_buried(services, ref.log.topic_id)
+    return PartitionSituation(tracked=False, why="deleted" if buried else "untracked")
 
 
 async def reopen_partition(services: WorkerServices, given: PhaseInput) -> PartitionSituation:

@@ -237,7 +237,7 @@ class PartitionMigration:
             case BoundaryObservation():
                 state.boundary, state.leader_epoch = result.boundary, result.leader_epoch
         self._failed_tries = 0
-        self._waiting_reason = ""
+        self._waiting_reason, state.untracked = "", False
         following = PHASE_ORDER.index(phase) + 1
         self._move_to(PHASE_ORDER[following] if following < len(PHASE_ORDER) else DONE)
 
@@ -267,6 +267,7 @@ class PartitionMigration:
             self._believe(await self._ask(Unsettled.WHERE_IT_STANDS))
             if has_ended(self._state):
                 return
+        self._state.untracked = failure.kind == failures.UNTRACKED and not crossed(self._state)
         self._waits_because(self._with_its_age(phase, failure.kind, reason), waits)
         # An activity that waits has waited for seconds already. For tiering every partition of the
         # topic waits at the same time, and longer than for anything else.
@@ -302,9 +303,12 @@ class PartitionMigration:
     def _believe(self, situation: PartitionSituation) -> None:
         """Postgres is right about where the partition stands."""
         state = self._state
+        if situation.why == "untracked" and crossed(state):
+            return  # clients know B0: whoever brings its row back, or begins anew, is waited for
         if not situation.tracked:
             self._forget_boundary()
-            self._move_to(GONE if situation.why == "deleted" else ABORTED)
+            if situation.why != "untracked":
+                self._move_to(GONE if situation.why == "deleted" else ABORTED)
         elif situation.crossed:
             state.generation = situation.generation
             state.boundary, state.leader_epoch = situation.boundary, situation.leader_epoch
@@ -509,6 +513,8 @@ def waits_for(state: PartitionState) -> WaitsFor:
     this partition, so that nobody else waits for it."""
     if state.paused:
         return WaitsFor.NOTHING
+    if state.untracked:
+        return WaitsFor.TRACKING
     if state.phase == Phase.QUIESCE and state.steering.permit < state.round:
         return WaitsFor.PERMIT
     if state.phase == Phase.READINESS and not (is_ready(state) or state.steering.own_look):

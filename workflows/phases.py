@@ -52,6 +52,8 @@ PHASE_CALLS: dict[str, Call] = {
 BOUNDARY_WAS_RESET = (failures.BOUNDARY_RESET,)
 """B0 was unset by the control plane: the partition migrates anew."""
 TOPIC_IS_GONE = (failures.UNKNOWN_TOPIC, failures.TOPIC_CHANGED)
+NOT_THERE = (*TOPIC_IS_GONE, failures.UNTRACKED)
+"""Another try would not change it."""
 ASK_POSTGRES = (failures.STALE_GENERATION, failures.REFUSED, failures.STALE_LEADER_EPOCH)
 """Perhaps somebody else has moved the partition: observe before the next try."""
 
@@ -62,5 +64,5 @@ TRIED_IN_PROCESS = {
 }
 """Phases that mostly have nothing to wait for, and for how long they are tried so. That a partition
 has crossed is told behind the try: until then it holds a permit that another one waits for."""
-DECIDED = (*TOPIC_IS_GONE, *BOUNDARY_WAS_RESET, *ASK_POSTGRES)
+DECIDED = (*NOT_THERE, *BOUNDARY_WAS_RESET, *ASK_POSTGRES)
 """Failures of a try in process that another try would not change."""

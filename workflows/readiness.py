@@ -12,7 +12,7 @@ with workflow.unsafe.imports_passed_through():
     from tideline.domain.waits import Waits
     from workflows.calls import CallFailed, Interrupted, RetryUntilSuccess, slow
     from workflows.fan_out import FanOut
-    from workflows.phases import TOPIC_IS_GONE
+    from workflows.phases import NOT_THERE
     from workflows.reporting import with_age
     from workflows.topic_state import Stage, TopicState
 
@@ -56,7 +56,7 @@ class TopicReadiness:
         request = ReadinessRequest(state.ref, state.options, list(asked))
         try:
             found: ReadinessFound = await self._retrying.call(
-                LOOK, request, self._must_stop, reraise=TOPIC_IS_GONE
+                LOOK, request, self._must_stop, reraise=NOT_THERE
             )
         except CallFailed:
             # Each partition finds out for itself that its topic is gone, and ends so. Of those

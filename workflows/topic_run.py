@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError
@@ -56,7 +56,7 @@ with workflow.unsafe.imports_passed_through():
         slow,
     )
     from workflows.fan_out import FanOut
-    from workflows.phases import TOPIC_IS_GONE
+    from workflows.phases import NOT_THERE, TOPIC_IS_GONE
     from workflows.readiness import TopicReadiness
     from workflows.reporting import now
     from workflows.topic_state import Stage, TopicState
@@ -122,6 +122,8 @@ class TopicRun:
                     if state.must_cross_again:
                         state.armed = state.rolled = False
                         self._move_to(Stage.CROSSING)
+                    if state.must_track_again:
+                        self._move_to(Stage.TRACKING)
                     if state.paused and state.must_open:
                         await self._open()
                     await self._while_paused()
@@ -176,10 +178,11 @@ class TopicRun:
                     await self._do(validate, reraise=REFUSALS)
                 self._move_to(Stage.TRACKING)
             case Stage.TRACKING:
+                state.untracked = state.armed = False
                 await self._begin_tracking()
                 if state.aborted:
                     return
-                await self._do(slow(TopicActivity.AWAIT_TRACKING), reraise=TOPIC_IS_GONE)
+                await self._do(slow(TopicActivity.AWAIT_TRACKING), reraise=NOT_THERE)
                 await self._configs(ConfigStage.TRACKED)
                 await self._read_share()
                 self._move_to(Stage.CROSSING)
@@ -192,7 +195,7 @@ class TopicRun:
                 state.sealed = True
                 await self._configs(ConfigStage.CROSSED)
                 prove = slow(TopicActivity.PROVE_COVERAGE_FOR_ROLL, seconds=PROVING_BOUND_S)
-                await self._do(prove, reraise=TOPIC_IS_GONE)
+                await self._do(prove, reraise=NOT_THERE)
                 await self._configs(ConfigStage.ROLLING)
                 state.rolled = True
                 self._move_to(Stage.TIERING)
@@ -204,7 +207,7 @@ class TopicRun:
                 if state.forced_by:
                     await self.fan_out.end_all()
                 call = slow(TopicActivity.TELL_OF_GROWTH, GrowthFound)
-                found = await self.retrying.call(call, self._step, self._urgent, TOPIC_IS_GONE)
+                found = await self._call(call, self._step, self._urgent, NOT_THERE)
                 state.grown = found.reason
                 await self._leave_place()
                 self._move_to(Stage.ENDED)
@@ -286,7 +289,20 @@ class TopicRun:
                 raise Interrupted
 
     async def _do(self, call: Call, reraise: tuple[str, ...]) -> None:
-        await self.retrying.call(call, self._step, self._urgent, reraise)
+        await self._call(call, self._step, self._urgent, reraise)
+
+    async def _call(
+        self, call: Call, given: Any, interrupted: Callable[[], bool], reraise: tuple[str, ...]
+    ) -> Any:
+        """As :meth:`RetryUntilSuccess.call`. Raises :class:`Interrupted` when the topic has to be
+        tracked again first, and may be."""
+        try:
+            return await self.retrying.call(call, given, interrupted, reraise)
+        except CallFailed as failure:
+            if failure.kind != failures.UNTRACKED or not self.state.may_track_again:
+                raise
+            self.state.untracked = True
+            raise Interrupted from failure
 
     async def _reconcile(self) -> None:
         """Partitions are looked after from the crossing on; by a run that continues another also
@@ -339,7 +355,9 @@ class TopicRun:
 
     def _urgent(self) -> bool:
         state = self.state
-        return state.aborted or state.must_cross_again or state.must_freeze
+        return (
+            state.aborted or state.must_cross_again or state.must_track_again or state.must_freeze
+        )
 
     def _is_long(self) -> bool:
         return history_is_long() or self.fan_out.crowded
@@ -359,7 +377,7 @@ class TopicRun:
         """Ask for the topic configs of ``stage``. A topic that is past it, as when this workflow
         was started anew, keeps what it has; only the freeze must come true."""
         may_be_past = () if stage is ConfigStage.FROZEN else (failures.STALE_STAGE,)
-        reraise = (*TOPIC_IS_GONE, *may_be_past)
+        reraise = (*NOT_THERE, *may_be_past)
         given = ConfigStep(self.state.ref, self.state.options, stage)
         interrupted = must_end or self._urgent
         if stage is ConfigStage.RESTORED:
@@ -368,7 +386,7 @@ class TopicRun:
             proves = stage in (ConfigStage.ARMED, ConfigStage.ROLLING)
             bound = PROVING_BOUND_S if proves else 60
             call = slow(TopicActivity.RECONCILE_CONFIGS, seconds=bound)
-            await self.retrying.call(call, given, interrupted, reraise)
+            await self._call(call, given, interrupted, reraise)
         except CallFailed as failure:
             if failure.kind != failures.STALE_STAGE:
                 raise
@@ -449,8 +467,9 @@ class TopicRun:
         """After the abort has won: partitions end, configs and tracking go back."""
         state = self.state
         self._move_to(Stage.ABORTING)
-        if state.restore:
+        if state.restore or state.running():
             await self.fan_out.end_all()
+        if state.restore:
             await self._configs(ConfigStage.RESTORED)
             await self.retrying.call(slow(TopicActivity.STOP_TRACKING), self._step)
         await self._leave_place()
@@ -485,7 +504,8 @@ class TopicRun:
 
 def undecided(what: str, failure: CallFailed) -> ApplicationError:
     """How an update fails, with the activity's own words."""
-    again = "" if failure.kind == failures.REFUSED else ", try again"
+    decided = failure.kind in (failures.REFUSED, failures.UNTRACKED)
+    again = "" if decided else ", try again"
     return ApplicationError(f"{what}{again}: {failure.message}", type=failure.kind)
 
 

@@ -29,7 +29,8 @@ from workflows.tally import Tally
 
 
 class Stage(StrEnum):
-    """What the topic's workflow does. In this order, except that an abort goes to ABORTING."""
+    """What the topic's workflow does. In this order, except that an abort goes to ABORTING, a B0
+    that was reset back to CROSSING, and from there a topic that is not tracked to TRACKING."""
 
     VALIDATING = "validating"
     TRACKING = "tracking"
@@ -76,6 +77,8 @@ class TopicState:
     """As many partitions as the options name have crossed, and the topic was paused for them."""
     share: int | None = None
     """Of the partitions that operators allow to all topics between validation and B0."""
+    untracked: bool = False
+    """A partition that crosses has found that Postgres does not have the topic tracked any more."""
     armed: bool = False
     rolled: bool = False
     sealed: bool = False
@@ -140,6 +143,8 @@ class TopicState:
         if report.phase == ABORTED:
             # Only the SQL update aborts a partition, and it aborts the whole topic.
             self.aborted = True
+        if report.waits_for is WaitsFor.TRACKING:
+            self.untracked = True
 
     def _as_known(self, report: PartitionReport) -> PartitionReport:
         """Of a workflow that does not know where its partition stands: what was known holds. Only
@@ -188,6 +193,16 @@ class TopicState:
     def must_cross_again(self) -> bool:
         """B0 of a partition was reset after all had crossed."""
         return self.stage in (Stage.ROLLING, Stage.TIERING) and not self.all_crossed
+
+    @property
+    def may_track_again(self) -> bool:
+        """A partition has no B0 yet. Of a sealed log nobody would know what the user had."""
+        return self.stage in (Stage.TRACKING, Stage.CROSSING) and not self.sealed
+
+    @property
+    def must_track_again(self) -> bool:
+        """Before another write pause: a history was begun that lacks that gateways track it."""
+        return self.untracked and self.may_track_again and self.stage is Stage.CROSSING
 
     @property
     def must_open(self) -> bool:
@@ -328,7 +343,7 @@ class TopicState:
 
     def to_permit(self) -> list[int]:
         """Partitions that are drained and may begin their write pause now."""
-        if self.paused or self.aborted or self.stage is not Stage.CROSSING:
+        if self.paused or self.aborted or self.untracked or self.stage is not Stage.CROSSING:
             return []
         if self.sealed:
             return []  # the topic is unsealed first: that and the arming change the same configs

@@ -36,7 +36,7 @@ from tests.simulation.loop import Process, current, deterministic, uncollected
 from tests.simulation.migration import Driver, Worker
 from tests.simulation.network import BoundSocket, NetworkAcceptor, NetworkedLoop
 from tests.simulation.promotion import HEARD_S, compare
-from tests.simulation.schedules import older_than_tracking, pace_of, schedule
+from tests.simulation.schedules import STANDS_IN_FROM, older_than_tracking, pace_of, schedule
 from tests.simulation.unplanned import Unplanned
 from tideline.domain.ids import TopicIdPartition
 from tideline.gateway.tracking import lease
@@ -46,8 +46,6 @@ R = TypeVar("R", bound=Consumer)
 Addresses = list[tuple[str, int]]
 TOPIC, PARTITIONS = "orders", 2
 NODES = (1, 2, 3)
-STANDS_IN_FROM = 1_000_000
-"""From this seed on gateways stand in for each other: those below are recorded without."""
 PRODUCERS = (
     (Style.LIBRDKAFKA, 0),
     (Style.JAVA, 0),

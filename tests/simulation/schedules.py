@@ -47,6 +47,9 @@ from tests.simulation.faults import (
 )
 from tests.simulation.postgres import ANY, FIRST_PUT
 
+STANDS_IN_FROM = 1_000_000
+"""From this seed on gateways stand in for each other: those below are recorded without."""
+
 
 def pace_of(seed: int) -> float:
     """How slow every message is: in a slow world more happens in between."""
@@ -56,7 +59,10 @@ def pace_of(seed: int) -> float:
 def schedule(seed: int) -> list[Fault]:
     """The theme whose turn it is, and up to four faults more around the steps of the migration."""
     chance = random.Random(f"faults {seed}")
-    found = THEMES[(seed - 1) % len(THEMES)](chance)
+    theme = THEMES[(seed - 1) % len(THEMES)]
+    if theme is _promoted_behind and seed >= STANDS_IN_FROM:
+        theme = _tracked_behind
+    found = theme(chance)
     if chance.random() < 0.5:
         at = near(chance, chance.choice((0.0, 0.001, 0.004)))
         found.append(Fault(RESET, "B0", at, 0.0, chance.choice((ANY, LEADERS))))
@@ -722,6 +728,12 @@ def _promoted_behind(chance: random.Random) -> list[Fault]:
         begins, other = round(lacks - near(chance, 0.002), 4), "postgres" if kind == "cut" else ""
         found.append(Fault(kind, done, begins, beyond_a_lease(chance), LEADERS, other, nth))
     return found
+
+
+def _tracked_behind(chance: random.Random) -> list[Fault]:
+    """A standby takes over that lacks that gateways track the topic, or all of the topic."""
+    after = chance.choice(("worker begin_migration", "track", "worker activate_topic"))
+    return [Fault(PROMOTE_BEHIND, after, 0.0, near(chance, chance.choice((0.1, 0.3, 0.3, 1.0))))]
 
 
 def _tiered(chance: random.Random) -> list[Fault]:

@@ -104,6 +104,28 @@ def test_a_run_goes_on_when_an_operator_has_compared(seed: int, done: str) -> No
     assert any(isinstance(one, Truncated) for one in result.operations) == (seed == ACCEPTS)
 
 
+@pytest.mark.parametrize(
+    ("seed", "since", "lacks"),
+    [
+        (127, "track", 0.3),
+        (21, "track", 0.3),
+        (9, "track", 0.3),
+        (21, "worker begin_migration", 0.3),
+        (9, "worker begin_migration", 0.3),
+    ],
+)
+def test_a_topic_whose_tracking_a_standby_lacks_is_tracked_again(
+    seed: int, since: str, lacks: float
+) -> None:
+    """That gateways have acknowledged it, or all of it. Nobody has to abort its migration."""
+    result = simulate(seed, [Fault(PROMOTE_BEHIND, since, 0.0, lacks)])
+    assert not result.violations, result.text()
+    assert result.not_begun == 0, result.text()
+    ended = [event for event in result.events if "the migration ended" in event]
+    assert len(ended) == 1, ended
+    assert "hybrid" in ended[0]
+
+
 def test_what_is_lost_and_was_not_accepted_is_seen() -> None:
     unsaid = patch.object(promotion, "Truncated", lambda _, __, at: Away("nobody", at, at))
     assert Kind.DIFFERENT in kinds_of(simulate(ACCEPTS, [LACKS], unsaid))

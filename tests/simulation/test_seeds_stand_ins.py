@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.simulation.run import STANDS_IN_FROM, simulate
+from tests.simulation.run import simulate
+from tests.simulation.schedules import STANDS_IN_FROM
 from tests.simulation.shrink import shrink
 from tests.simulation.story import story
 from tideline.gateway.transport.server import GatewayServer

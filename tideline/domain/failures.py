@@ -24,6 +24,9 @@ PREFLIGHT_REFUSED = "PreflightRefused"
 UNKNOWN_TOPIC = "UnknownTopic"
 TOPIC_CHANGED = "TopicChanged"
 """The name now belongs to a topic with another id, or the topic has more partitions."""
+UNTRACKED = "Untracked"
+"""Postgres does not say any more that every gateway tracks the topic: its history was begun without
+that. The topic is tracked again before a partition goes on."""
 REFUSED = "Refused"
 """A rule forbids it; nothing was changed."""
 TIMED_OUT = "TimedOut"
@@ -41,6 +44,7 @@ NON_RETRYABLE = (
     PREFLIGHT_REFUSED,
     UNKNOWN_TOPIC,
     TOPIC_CHANGED,
+    UNTRACKED,
     REFUSED,
     STALE_STAGE,
 )

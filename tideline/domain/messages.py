@@ -312,7 +312,8 @@ class PartitionSituation:
     leader_epoch: int = -1
     ready: bool = False
     why: str = ""
-    """``aborted`` or ``deleted``, when it is not tracked any more."""
+    """When it is not tracked any more: ``aborted``, ``deleted``, or ``untracked``: Postgres knows
+    nothing of the topic."""
 
     @property
     def crossed(self) -> bool:
@@ -380,6 +381,9 @@ class WaitsFor(StrEnum):
     """Drained; the write pause may begin when the topic's workflow says so."""
     READY = "ready"
     """Crossed; the topic's workflow looks for all of its partitions whether they are ready."""
+    TRACKING = "tracking"
+    """Postgres does not say any more that every gateway tracks the topic. The partition goes on
+    trying while its topic's workflow has it tracked again."""
 
 
 DONE = "done"
@@ -542,6 +546,8 @@ class PartitionState:
     """An :class:`Unsettled`, until Postgres has answered, perhaps another run."""
     tiering_since: str = ""
     """When it was first looked whether remote storage covers the prefix; ISO 8601 in UTC."""
+    untracked: bool = False
+    """The phase that was tried last has found that Postgres does not have the topic tracked."""
     tells: bool = False
     """Who started it is over, and will not get its outcome: whoever has asked since is told."""
 

@@ -49,7 +49,11 @@ class Waits(StrEnum):
     OTHER = "other"
 
 
-_OF_FAILURE = {failures.UNREACHABLE: Waits.UNREACHABLE, failures.TIMED_OUT: Waits.WORKER}
+_OF_FAILURE = {
+    failures.UNREACHABLE: Waits.UNREACHABLE,
+    failures.TIMED_OUT: Waits.WORKER,
+    failures.UNTRACKED: Waits.TOPIC,
+}
 _OF_CALL: dict[str, Waits] = {
     Phase.VALIDATE: Waits.PREFLIGHT,
     Phase.DRAIN_TRANSACTIONS: Waits.TRANSACTION,

@@ -13,7 +13,7 @@ from temporalio.testing import WorkflowEnvironment
 
 from tests.contract.workflows.world import ADA, World, ended, fails, of, reach, soon
 from tideline.domain import failures
-from tideline.domain.messages import ConfigStage, PartitionStatus, TopicActivity
+from tideline.domain.messages import ABORTED, ConfigStage, PartitionStatus, TopicActivity
 from tideline.domain.migration import PHASE_ORDER, PHASES, Phase
 
 IN_WRITE_PAUSE = [rule.phase for rule in PHASES if rule.inside_write_pause]
@@ -130,6 +130,103 @@ async def test_a_boundary_reset_after_the_seal_opens_the_classic_log_before_the_
     after = world.stages[world.stages.index(ConfigStage.CROSSED) + 1 :]
     assert ConfigStage.TRACKED in after[: after.index(ConfigStage.ARMED)]
     assert after[-3:] == [ConfigStage.CROSSED, ConfigStage.ROLLING, ConfigStage.FROZEN]
+
+
+@pytest.mark.parametrize("phase", [rule.phase for rule in PHASES if rule.abortable])
+@pytest.mark.parametrize("unknown", [False, True])
+async def test_a_topic_that_is_not_tracked_any_more_is_tracked_and_armed_again(
+    world: World, client: Client, phase: Phase, unknown: bool
+) -> None:
+    """A history was begun that lacks that gateways have acknowledged it, or all of it."""
+    world.partitions = 2
+    if unknown:
+        begun = iter([True])
+
+        def forget() -> None:
+            world.unknown = world.unknown or next(begun, False)
+
+        world.before[phase] = forget
+    else:
+        world.script[of(phase, 0)] = fails(failures.UNTRACKED, times=2)
+    async with world.worker(client):
+        outcome = await world.run(client, world.unhurried)
+    assert (outcome.outcome, outcome.boundaries) == ("hybrid", {"0": 100, "1": 101})
+    assert world.count(TopicActivity.BEGIN_TRACKING) > 1
+    called = [name for name, _ in world.calls]
+    again = len(called) - 1 - called[::-1].index(TopicActivity.BEGIN_TRACKING)
+    expected = [
+        TopicActivity.AWAIT_TRACKING,
+        f"{TopicActivity.RECONCILE_CONFIGS}:{ConfigStage.TRACKED}",
+        f"{TopicActivity.RECONCILE_CONFIGS}:{ConfigStage.ARMED}",
+        Phase.QUIESCE,
+    ]
+    assert [name for name in called[again:] if name in expected][:4] == expected
+
+
+async def test_a_topic_that_is_gone_from_postgres_before_it_is_tracked_is_tracked_once_more(
+    world: World, client: Client
+) -> None:
+    world.script[TopicActivity.AWAIT_TRACKING] = fails(failures.UNTRACKED)
+    async with world.worker(client):
+        outcome = await world.run(client, world.unhurried)
+    assert outcome.outcome == "hybrid"
+    assert world.count(TopicActivity.BEGIN_TRACKING) == 2
+    assert world.count(Phase.QUIESCE) == 1
+
+
+async def test_a_partition_whose_b0_is_gone_waits_until_somebody_brings_it_back(
+    world: World, client: Client
+) -> None:
+    """Clients were told of B0. The topic is not tracked again over that."""
+    world.partitions = 2
+    world.script[of(Phase.ZOMBIE_CLEANUP, 0)] = fails(failures.UNTRACKED, times=3)
+    other = world.hold(of(Phase.DRAIN_TRANSACTIONS, 1))
+    async with world.worker(client):
+        handle = await world.start(client, world.unhurried)
+        await soon("the fourth try", lambda: cleaned(world, 4))
+        other.set()
+        assert (await ended(handle)).boundaries == {"0": 100, "1": 101}
+    assert world.count(TopicActivity.BEGIN_TRACKING) == 1
+
+
+async def cleaned(world: World, tries: int) -> bool:
+    return world.count(Phase.ZOMBIE_CLEANUP) >= tries
+
+
+async def test_a_topic_all_of_whose_b0s_are_gone_is_not_tracked_again(
+    world: World, client: Client
+) -> None:
+    crossed = f"{TopicActivity.RECONCILE_CONFIGS}:{ConfigStage.CROSSED}"
+    world.script[crossed] = fails(failures.UNTRACKED, "nothing is known of it")
+    async with world.worker(client):
+        handle = await world.start(client, world.unhurried)
+        with pytest.raises(WorkflowFailureError) as failed:
+            await ended(handle)
+    assert isinstance(failed.value.cause, ApplicationError)
+    assert "nothing is known of it" in failed.value.cause.message
+    assert world.count(TopicActivity.BEGIN_TRACKING) == 1
+
+
+async def test_an_abort_ends_what_waits_for_a_topic_to_be_tracked_again(
+    world: World, client: Client
+) -> None:
+    drain = world.hold(Phase.DRAIN_TRANSACTIONS)
+    async with world.worker(client):
+        handle = await world.start(client, world.unhurried)
+        await reach(world, Phase.DRAIN_TRANSACTIONS)
+        world.unknown = True
+        world.script[TopicActivity.BEGIN_TRACKING] = fails(failures.UNREACHABLE, times=999)
+        drain.set()
+        await soon("a try to track it again", lambda: tried_again(world))
+        await handle.execute_update("abort", ADA)
+        assert (await ended(handle)).outcome == "aborted"
+        partition = client.get_workflow_handle(world.ref.partition_workflow_id(0))
+        assert (await ended(partition))["outcome"] == ABORTED
+    assert world.unknown, "it is not tracked again"
+
+
+async def tried_again(world: World) -> bool:
+    return world.count(TopicActivity.BEGIN_TRACKING) > 1
 
 
 async def test_a_reset_in_a_paused_topic_opens_the_log(world: World, client: Client) -> None:

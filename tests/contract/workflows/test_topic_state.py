@@ -44,6 +44,20 @@ def drained(partition: int, round: int = 1) -> PartitionReport:
     return PartitionReport(partition, Phase.QUIESCE, "", waits_for=WaitsFor.PERMIT, round=round)
 
 
+def test_a_topic_that_a_partition_finds_untracked_gives_no_permit_before_it_is_tracked() -> None:
+    state = crossing(2)
+    state.receive(drained(0))
+    state.receive(PartitionReport(1, Phase.DRAIN_TRANSACTIONS, "", waits_for=WaitsFor.TRACKING))
+    assert (state.must_track_again, state.to_permit()) == (True, [])
+    state.stage, state.untracked = Stage.TRACKING, False
+    state.receive(drained(1, round=2))
+    assert (state.must_track_again, state.to_permit()) == (False, [])
+    state.stage = Stage.CROSSING
+    assert state.to_permit() == [0, 1]
+    state.untracked = state.sealed = True
+    assert not state.must_track_again, "what the user had before the seal is not known any more"
+
+
 @pytest.mark.parametrize("reason", ["é" * 10_000, "a transaction is open; " * 400, '"' * 1_500])
 def test_the_largest_topic_that_may_migrate_fits_into_one_message_of_temporal(reason: str) -> None:
     """What one run hands to the next, and what it answers, with a long reason for each partition:

@@ -45,7 +45,7 @@ from tideline.domain.messages import (
     TopicStep,
     waits_queue,
 )
-from tideline.domain.migration import UNDEFINED_OFFSET, Phase
+from tideline.domain.migration import PHASE_ORDER, UNDEFINED_OFFSET, Phase
 from tideline.domain.operator_choices import (
     CompletionOutcome,
     CompletionRequest,
@@ -102,6 +102,8 @@ class World:
     partitions: int = 1
     client: Client | None = None
     tracked: bool = False
+    unknown: bool = False
+    """Postgres knows nothing of the topic, which was tracked: a history was begun without that."""
     aborted: bool = False
     stages: list[ConfigStage] = field(default_factory=list)
     calls: list[tuple[str, int]] = field(default_factory=list)
@@ -168,6 +170,8 @@ class World:
                 await asyncio.sleep(0.02)
             if self.script[key]:
                 raise self.script[key].pop(0)
+        if self.unknown and name in PHASE_ORDER:
+            raise fails(failures.UNTRACKED)[0]
 
     def _not_stale(self, given: PhaseInput) -> FakePartition:
         log = self.logs[given.ref.partition]
@@ -216,7 +220,7 @@ class World:
     @activity.defn(name=TopicActivity.BEGIN_TRACKING)
     async def begin_tracking(self, step: TopicStep) -> None:
         await self._enter(TopicActivity.BEGIN_TRACKING)
-        self.tracked, self.aborted = True, False
+        self.tracked, self.aborted, self.unknown = True, False, False
 
     @activity.defn(name=TopicActivity.AWAIT_TRACKING)
     async def await_tracking(self, step: TopicStep) -> None:
@@ -264,6 +268,8 @@ class World:
         crossed = [p for p, log in self.logs.items() if log.boundary != UNDEFINED_OFFSET]
         if crossed:
             return AbortDecision(False, f"B0 of partition {crossed} is set")
+        if self.unknown:
+            return AbortDecision(True, "it is not tracked", tracked=False)
         self.aborted = True
         return AbortDecision(True)
 
@@ -312,6 +318,8 @@ class World:
 
     def _situation(self, partition: int) -> PartitionSituation:
         log = self.logs[partition]
+        if self.unknown:
+            return PartitionSituation(False, why="untracked")
         if not self.tracked or self.aborted:
             return PartitionSituation(False, why="aborted")
         epoch = 0 if log.boundary != UNDEFINED_OFFSET else -1

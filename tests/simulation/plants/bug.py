@@ -21,7 +21,8 @@ from unittest.mock import patch
 from tests.history.violations import Kind
 from tests.nightly.mutations.table import mutations
 from tests.simulation.recreation import RECREATION
-from tests.simulation.run import MIGRATION, STANDS_IN_FROM, Family
+from tests.simulation.run import MIGRATION, Family
+from tests.simulation.schedules import STANDS_IN_FROM
 
 PAST_B0 = (Kind.LOST, Kind.DIFFERENT, Kind.TWICE, Kind.REORDERED)
 """What a client sees of a record that went to the wrong side of B0."""

@@ -15,6 +15,7 @@ from activities import topic
 from activities.attempt import rounds
 from activities.drain_transactions import drain_transactions
 from activities.following import follow_topic_migration
+from activities.quiesce import quiesce
 from activities.readiness import readiness
 from activities.topic import (
     abort_migration,
@@ -46,6 +47,7 @@ from tideline.domain.migration import MigrationState, Phase, PhaseStatus
 from tideline.domain.options import MigrationOptions, OpenTransactionsPolicy
 from tideline.domain.transactions import CoordinatorTransaction
 from tideline.kafka.topic_observer import ActiveProducer, ConfigEntry
+from workflows.topic_run import REFUSALS
 
 
 async def failure_of(call: Any) -> ApplicationError:
@@ -370,6 +372,63 @@ async def test_a_topic_that_was_deleted_is_not_waited_for_and_its_name_is_not_ac
     tracked = await world.plane.tracked_topic(TOPIC.topic)
     assert tracked is not None
     assert tracked.status is TopicStatus.TRACKING
+
+
+async def test_a_topic_that_postgres_knows_nothing_of_any_more_is_not_taken_for_a_deleted_one(
+    world: World,
+) -> None:
+    """A history was begun that lacks that it is tracked. Kafka has it: it is tracked again."""
+    given = world.given()
+    world.plane.topics.rows.clear()
+    for attempt in (
+        validate_partition(world.services, given),
+        drain_transactions(world.services, given),
+        quiesce(world.services, given),
+        await_tracking(world.services, STEP),
+    ):
+        error = await failure_of(attempt)
+        assert (error.type, error.non_retryable) == (failures.UNTRACKED, True)
+    assert (await observe_partition(world.services, REF)).why == "untracked"
+    assert (await reopen_partition(world.services, given)).why == "untracked"
+    await begin_tracking(world.services, STEP)
+    await validate_partition(world.services, given)
+    await world.plane.delete_topic(TOPIC_ID)
+    assert (await observe_partition(world.services, REF)).why == "deleted"
+    error = await failure_of(quiesce(world.services, given))
+    assert error.type == failures.UNKNOWN_TOPIC
+    error = await failure_of(begin_tracking(world.services, STEP))
+    assert error.type == failures.UNKNOWN_TOPIC
+
+
+async def test_a_topic_that_is_gone_from_postgres_while_it_begins_to_be_tracked_is_begun_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def gone(topic_id: UUID, **limits: Any) -> None:
+        raise UnknownTopic("orders")
+
+    world.plane.status = TopicStatus.TRACKING
+    monkeypatch.setattr(world.plane, "update_topic_limits", gone)
+    error = await failure_of(begin_tracking(world.services, STEP))
+    assert error.type == failures.UNTRACKED
+    assert error.type not in REFUSALS, "the workflow tries again"
+
+
+async def test_a_gateway_that_registers_before_the_topic_is_activated_is_waited_for(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.plane.status = TopicStatus.TRACKING
+    world.plane.tracked_by(BarrierEntry(gateway(1), True))
+    count, late = world.kafka.partition_count, [BarrierEntry(gateway(2), False)]
+
+    async def meanwhile(topic_id: UUID) -> int:
+        world.plane.tracked_by(*late)
+        late.clear()
+        return await count(topic_id)
+
+    monkeypatch.setattr(world.kafka, "partition_count", meanwhile)
+    error = await failure_of(await_tracking(world.services, STEP))
+    assert (error.type, "gateway 2" in error.message) == (failures.WAITING, True)
+    assert world.plane.status is TopicStatus.TRACKING
 
 
 async def test_partitions_that_were_added_before_tracking_end_the_start_and_change_nothing(

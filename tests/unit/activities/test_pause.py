@@ -21,7 +21,7 @@ from tideline.control_plane.errors import (
     StaleGeneration,
     StaleLeaderEpoch,
 )
-from tideline.control_plane.model import BarrierEntry
+from tideline.control_plane.model import BarrierEntry, TopicStatus
 from tideline.domain import failures
 from tideline.domain.ids import TopicPartition
 from tideline.domain.migration import Phase, PhaseStatus
@@ -60,6 +60,17 @@ async def test_each_attempt_takes_a_newer_generation(world: World) -> None:
     first = await quiesce(world.services, world.given())
     second = await quiesce(world.services, world.given())
     assert second.generation > first.generation
+
+
+async def test_of_a_topic_that_a_gateway_has_not_acknowledged_no_producer_is_parked(
+    world: World,
+) -> None:
+    """A history was begun that lacks the acknowledgement."""
+    world.plane.at_barrier(BarrierEntry(gateway(1), True, highest_acknowledged_offset=41))
+    world.plane.status = TopicStatus.TRACKING
+    error = await failure_of(quiesce(world.services, world.given()))
+    assert (error.type, error.non_retryable) == (failures.UNTRACKED, True)
+    assert not world.plane.row.quiesced
 
 
 async def test_a_gateway_whose_lease_has_ended_is_fenced_and_passed(world: World) -> None:
