@@ -58,9 +58,11 @@ DELIVERY_S = 60.0
 """``delivery.timeout.ms`` and ``message.timeout.ms``, shorter, as runs are."""
 HASTY_S = 3.0
 """The same of those who rather lose than wait."""
-QUIET_S, QUIETER = 0.6, 8
+QUIET_S, QUIETER = 0.3, 16
 """For how long something that happened keeps producers busy, and how much longer they pause
 afterwards, one batch at a time."""
+QUIET_READ_S = 1.0
+"""How long consumers pause between two fetches then."""
 TICK_S = 0.5
 RESETS = 0.04
 """Of the batches that are sent while something happens, those behind which the connection ends."""
@@ -584,8 +586,13 @@ class Consumer(Client):
         partition: Callable[[UUID, int], Partition],
         number: int = 0,
         begins: Which = Which.EARLIEST,
+        hurries: bool = False,
     ) -> None:
+        """``hurries``: it pauses nowhere on its way to the end."""
         super().__init__(loop, name, gateways, topic, history, lives, number)
+        self._hurries = hurries
+        self._wake = asyncio.Event()
+        history.wakes.append(self._wake)
         self._partition, self._begins = partition, begins
         self._sought = False
         self._by_id, self._version = by_id, 16 if by_id else 12
@@ -610,9 +617,18 @@ class Consumer(Client):
                 if not self._sought:
                     await self._seek()
                 await self._fetch()
+                if self._history.is_quiet and not self._hurries:
+                    await self._pause()
             except AWAY:
                 self.drop()
                 await asyncio.sleep(BACKOFF_S)
+
+    async def _pause(self) -> None:
+        """It has to do with what it has read, unless something happens."""
+        self._wake.clear()
+        alarm = self.loop.call_later(QUIET_READ_S, self._wake.set)
+        await self._wake.wait()
+        alarm.cancel()
 
     def _begin_anew(self) -> None:
         """The name means another topic, which is read from its front."""

@@ -51,6 +51,8 @@ SETTINGS: tuple[tuple[str, int, int], ...] = (
 """Of the gateways."""
 PRODUCE_TIMEOUT_MS = "4300"
 """An upload is given up after 0.7 of it, about 3 s; as it is shipped no object ever fails."""
+SUFFIX_POLL_MS = "100"
+"""Twice of what is shipped: a fiftieth of a run went into it."""
 TIGHT: tuple[tuple[str, int], ...] = (
     ("gateway_park_max_bytes", 250),
     ("wal_max_bytes", 300),
@@ -62,7 +64,7 @@ TIGHT: tuple[tuple[str, int], ...] = (
 def settings_of(seed: int) -> dict[str, str]:
     """What the gateways of a run are set to."""
     chance = random.Random(f"settings {seed}")
-    found = {"produce_timeout_ms": PRODUCE_TIMEOUT_MS}
+    found = {"produce_timeout_ms": PRODUCE_TIMEOUT_MS, "suffix_poll_ms": SUFFIX_POLL_MS}
     for name, *values in SETTINGS:
         if chance.random() < TURNED:
             found[name] = str(chance.choice(values))

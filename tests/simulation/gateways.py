@@ -46,7 +46,13 @@ from tideline.kafka.client import KafkaCluster
 LEASE_MS = "2000"
 START_AGAIN_S = 0.3
 _settings = lru_cache(maxsize=64)(gateway_settings)
-"""Most runs have the same ones, and to check them takes a hundredth of a run."""
+"""To check them takes a fiftieth of a run."""
+
+
+@lru_cache(maxsize=256)
+def _setting(name: str, value: str) -> object:
+    """One setting, as it is read."""
+    return getattr(_settings("broker:1", **{name: value}), name)
 
 
 class AllAllowed(TopicRights):
@@ -287,8 +293,11 @@ class Gateway:
             gateway_peers=self._peers,
             gateway_lease_ms=LEASE_MS,
             gateway_stand_in=self._stand_in() if self._world.stands_in else "",
-            **self._world.settings,
-        ).model_copy(update={**self._world.tight, "gateway_state_dir": self.home})
+        ).model_copy(
+            update={name: _setting(name, value) for name, value in self._world.settings.items()}
+            | self._world.tight
+            | {"gateway_state_dir": self.home}
+        )
         directory = StateDirectory.hold(self.home, self.number, patience_s=0)
         self.process.on_kill.append(directory.release)
         with watching() as watch:

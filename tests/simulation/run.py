@@ -70,7 +70,7 @@ CALM_S = 30.0
 """How long after the last fault everything may take to come to rest."""
 LOAD_S, SETTLED_S = 40.0, 1.0
 """When the load ends at the latest; and for how long it goes on when nothing more is under way."""
-LOOK_S = 0.3
+LOOK_S = 0.5
 """Between two looks at the bucket, and whether the load is over; and before and after each
 fault."""
 BOUNDS = Bounds(stale=inf, answer=25.0, progress=25.0, sent=0.0, dense=True)
@@ -263,7 +263,7 @@ class World:
             return
         producer = Producer(
             self.loop, name, self.addresses(), TOPIC, style, self.history, self.kafka.names,
-            every_s=self.chance.choice((0.1, 0.2, 0.3)), by_id=style is Style.JAVA,
+            every_s=self.chance.choice((0.15, 0.25, 0.4)), by_id=style is Style.JAVA,
             partition=self.partition, number=partition,
         )  # fmt: skip
         self.producers.append(producer)
@@ -305,9 +305,11 @@ class World:
             self.kafka.names, partition=self.partition, number=number, **given,
         )  # fmt: skip
 
-    def _begin(self, consumer: Consumer) -> None:
+    def _begin(self, consumer: Consumer) -> Process:
         self.clients.append(consumer.name)
-        Process(self.loop, consumer.name).spawn(consumer.run(), consumer.name)
+        process = Process(self.loop, consumer.name)
+        process.spawn(consumer.run(), consumer.name)
+        return process
 
     async def play(self, faults: Sequence[Fault]) -> None:
         if any(fault.kind in (GROWS, GROWS_PAST) for fault in faults):
@@ -441,7 +443,7 @@ class World:
 
     async def _read_to_the_end(self, number: int, by_id: bool, at: Addresses) -> None:
         how = "id" if by_id else "name"
-        last = self.reader(Consumer, f"last-{number}-{how}", number, at, by_id=by_id)
+        last = self.reader(Consumer, f"last-{number}-{how}", number, at, by_id=by_id, hurries=True)
         if not await self._has_read(last):
             self._unrest(f"{last.name} did not come to the end: at {last.position}")
             return
@@ -457,12 +459,14 @@ class World:
 
     async def _has_read(self, reader: Consumer) -> bool:
         """Whether it comes to the end of what it was to read."""
-        self._begin(reader)
+        process = self._begin(reader)
         try:
             async with asyncio.timeout(CALM_S):
                 await reader.reached.wait()
         except TimeoutError:
             return False
+        finally:
+            process.kill()
         return True
 
     def _positions(self, number: int, end: int, sent: Sequence[Produce]) -> tuple[int, ...]:
