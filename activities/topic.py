@@ -272,22 +272,25 @@ async def _abort(services: WorkerServices, topic_id: UUID) -> None:
 async def observe_partition(services: WorkerServices, ref: PartitionRef) -> PartitionSituation:
     """Where Postgres says that the partition stands."""
     with typed_failures():
-        row = await services.control_plane.tracked_partition(ref.log.topic_id, ref.partition)
-        if row is not None and row.state is not MigrationState.TIERED_ONLY:
-            return PartitionSituation(
-                tracked=True,
-                generation=row.generation,
-                quiesced=row.quiesced,
-                boundary=row.boundary,
-                leader_epoch=row.boundary_epoch,
-                ready=row.ready,
-            )
-        # Deleted topics are in no status at all; aborted ones stay listed.
-        known = await services.control_plane.migration_status(ref.topic)
-        if any(status.log == ref.log for status in known):
-            return PartitionSituation(tracked=False, why="aborted")
-        buried = await is_buried(services, ref.log.topic_id)
-    return PartitionSituation(tracked=False, why="deleted" if buried else "untracked")
+        while True:
+            row = await services.control_plane.tracked_partition(ref.log.topic_id, ref.partition)
+            if row is not None and row.state is not MigrationState.TIERED_ONLY:
+                return PartitionSituation(
+                    tracked=True,
+                    generation=row.generation,
+                    quiesced=row.quiesced,
+                    boundary=row.boundary,
+                    leader_epoch=row.boundary_epoch,
+                    ready=row.ready,
+                )
+            known = await services.control_plane.migration_status(ref.topic)
+            status = next((status for status in known if status.log == ref.log), None)
+            if status is None:  # deleted topics are in no status at all
+                buried = await is_buried(services, ref.log.topic_id)
+                return PartitionSituation(tracked=False, why="deleted" if buried else "untracked")
+            if status.state is MigrationState.TIERED_ONLY:
+                return PartitionSituation(tracked=False, why="aborted")
+            # It has been tracked since its row was asked for.
 
 
 async def reopen_partition(services: WorkerServices, given: PhaseInput) -> PartitionSituation:

@@ -30,7 +30,12 @@ from activities.validate import validate_partition
 from activities.zombie_cleanup import zombie_cleanup
 from tests.unit.activities.world import LOG, REF, TOPIC, TOPIC_ID, World, gateway, record_batch
 from tideline.control_plane.errors import ControlPlaneUnavailable, UnknownTopic
-from tideline.control_plane.model import BarrierEntry, TopicStatus, TrackingKind
+from tideline.control_plane.model import (
+    BarrierEntry,
+    TopicStatus,
+    TrackedPartition,
+    TrackingKind,
+)
 from tideline.domain import failures
 from tideline.domain.coverage import SegmentObjects
 from tideline.domain.ids import TopicPartition
@@ -514,6 +519,22 @@ async def test_an_abort_of_a_topic_that_is_not_tracked_has_nothing_to_restore(
     world.plane.refuse_abort = UnknownTopic("orders")
     decision = await abort_migration(world.services, STEP)
     assert (decision.won, decision.tracked) == (True, False)
+
+
+async def test_a_partition_that_is_tracked_again_between_two_questions_is_not_taken_for_aborted(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A standby that is promoted may lack that a topic is tracked, which its workflow mends while
+    a partition asks where it stands."""
+    await validate_partition(world.services, world.given())
+    asked = world.plane.tracked_partition
+    rows = iter((None,))
+
+    async def first_without_it(topic_id: UUID, partition: int) -> TrackedPartition | None:
+        return next(rows, await asked(topic_id, partition))
+
+    monkeypatch.setattr(world.plane, "tracked_partition", first_without_it)
+    assert (await observe_partition(world.services, REF)).tracked
 
 
 async def test_a_quiesce_that_is_given_up_is_reopened(world: World) -> None:
