@@ -48,6 +48,8 @@ Key: TypeAlias = tuple[FindingKind, str]
 LOOK_EVERY_S = 20.0
 """Two looks fit into a minute: what is not a tail is told when the second one sees it again, since
 brokers follow a change of configs, and replicas each other, one by one."""
+FOLLOW_AFTER_S = 5.0
+"""From the look that found a default changed to the next one, at which it may be followed."""
 
 
 class WatchGauges:
@@ -140,6 +142,8 @@ class KafkaWatch:
         self._gap_looker = GapLooker(services)
         self._defaults: dict[UUID, frozenset[ChangedDefault]] = {}
         """Limits whose defaults the look before found changed, by topic id."""
+        self._follows_soon = False
+        """Whether one of them was found changed for the first time."""
         self._access = AccessLook(services)
         self._told: dict[UUID, list[Finding]] = {}
         """What Postgres has as found and not ended; of a topic that is missing here, perhaps more
@@ -152,7 +156,7 @@ class KafkaWatch:
                 await self.look()
             except TidelineError as error:
                 log.warning("watch_could_not_look", reason=str(error))
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(FOLLOW_AFTER_S if self._follows_soon else LOOK_EVERY_S)
 
     async def look(self) -> dict[str, list[Finding]]:
         """Compare every tracked topic once; what is told of each, by name.
@@ -160,6 +164,7 @@ class KafkaWatch:
         Raises ``ControlPlaneUnavailable``. A topic that Kafka does not answer for keeps what
         Postgres knows of it.
         """
+        self._follows_soon = False
         topics = await self._services.control_plane.tracked_topics()
         watched = {t.topic_id: t for t in topics if t.topic_id and t.status is TopicStatus.ACTIVE}
         self._before = await self._found_before()
@@ -254,9 +259,11 @@ class KafkaWatch:
     ) -> None:
         """Have the suffix enforce defaults that were seen changed twice. Raises
         ``ControlPlaneUnavailable``."""
-        before, self._defaults[topic_id] = self._defaults.get(topic_id), frozenset(found)
+        changed, before = frozenset(found), self._defaults.get(topic_id, frozenset())
+        self._defaults[topic_id] = changed
+        self._follows_soon |= not changed <= before
         plane = self._services.control_plane
-        for one in self._defaults[topic_id] & (before or frozenset()):
+        for one in changed & before:
             if not await plane.follow_default_limit(topic_id, one.key, one.enforced, one.default):
                 continue
             log.warning("default_followed", topic=topic.name, key=one.key, now=one.default)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
@@ -13,16 +14,18 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from tests.unit.activities.world import World, record_batch
+from tests.unit.gateway.fakes import HeldSleep, until
+from tideline.background import cancel_and_wait
 from tideline.control_plane.errors import ControlPlaneUnavailable
 from tideline.control_plane.model import TopicStatus, TrackedTopic
 from tideline.domain.migration import MigrationState
 from tideline.domain.watched import FindingKind, HostAcl, HostAcls
 from tideline.kafka.errors import KafkaUnavailable
 from tideline.object_store import ObjectStoreUnavailable
-from tideline.worker import kept_tails
+from tideline.worker import kept_tails, watches
 from tideline.worker.access import ASK_EVERY_S, AccessLook
 from tideline.worker.looking import compare, in_portions
-from tideline.worker.watches import LOOK_EVERY_S, KafkaWatch, WatchGauges
+from tideline.worker.watches import FOLLOW_AFTER_S, LOOK_EVERY_S, KafkaWatch, WatchGauges
 
 
 def crossed(world: World) -> World:
@@ -412,6 +415,23 @@ async def test_a_limit_follows_a_default_that_was_seen_changed_twice(world: Worl
     assert await watched.look() == []
     assert world.plane.topic.max_message_bytes == 2_000
     assert world.plane.topic.timestamp_type == "LogAppendTime"
+
+
+async def test_a_default_that_was_seen_changed_is_looked_at_again_soon(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In Kafka it counts at once: a user who raises it waits for the second look."""
+    sleep = HeldSleep()
+    monkeypatch.setattr(watches, "asyncio", SimpleNamespace(sleep=sleep))
+    running = asyncio.ensure_future(Watched(crossed(world)).watch.run())
+    await until(lambda: sleep.waited == [LOOK_EVERY_S])
+    defaults_are(world, LIMIT, "2000", "2000", "2000")
+    sleep.goes_on.release()
+    await until(lambda: sleep.waited == [LOOK_EVERY_S, FOLLOW_AFTER_S])
+    sleep.goes_on.release()
+    await until(lambda: sleep.waited == [LOOK_EVERY_S, FOLLOW_AFTER_S, LOOK_EVERY_S])
+    assert world.plane.topic.max_message_bytes == 2_000
+    await cancel_and_wait(running)
 
 
 async def test_a_default_that_goes_on_changing_is_not_followed_yet(world: World) -> None:
