@@ -170,6 +170,19 @@ def _asked_for_debugging(seen: Seen) -> bool:
     return pending and debugging and seen.error() == (NOT_LEADER, "none")
 
 
+def _ended_at_a_follower(seen: Seen) -> bool:
+    """Of a search by time: of a record without an epoch, before version 4, nobody can tell whether
+    it is one of the prefix."""
+    place, question = seen.place, seen.question
+    if place is None or place.state != "prefix not ready" or question.beside != "follower":
+        return False
+    debugging = question.values.get("replica_id") == DEBUGGING
+    by_time = _has(question.values, "timestamp", lambda timestamp: timestamp >= 0)
+    found = seen.pairs.get((*seen.path[:-1], "offset"), (-1, -1))[1]
+    unsure = question.version < 4 or not 0 <= found < place.boundary
+    return debugging and by_time and unsure and seen.error() == (NOT_LEADER, "none")
+
+
 def _as_many_at_once(seen: Seen) -> bool:
     if seen.name != "records" or seen.place is None or not seen.place.has_suffix:
         return False
@@ -326,6 +339,7 @@ BY_DESIGN = (
     Rule("last-fetched-epochs", frozenset({"Fetch"}), _last_fetched),
     Rule("objects-at-once", frozenset({"Fetch"}), _as_many_at_once),
     Rule("debugging-consumers", frozenset({"ListOffsets"}), _asked_for_debugging),
+    Rule("followers-searches", frozenset({"ListOffsets"}), _ended_at_a_follower),
     Rule(
         "unknown-operations",
         CONFIGS,

@@ -178,6 +178,12 @@ class SplitRequest:
     def _tracked_names(self) -> set[str]:
         return {item.at.topic.name for item in self.items if item.at.topic is not None}
 
+    @property
+    def of_leaders(self) -> Question:
+        """The client's own question, as the leader alone answers it: any replica answers a
+        debugging consumer's ListOffsets (``ReplicaManager.fetchOffset``)."""
+        return replace(self._own, beside={**self._own.beside, "replica_id": CONSUMER})
+
     def refused(self, item: PartitionEntry) -> KafkaErrorCode | None:
         """Why it is answered this, whatever is asked of it."""
         twice = KafkaErrorCode.INVALID_REQUEST if item.at.named in self._twice else None

@@ -69,7 +69,7 @@ def _answer(api_key: ApiKey, code: ErrorCode, offset: int) -> Any:
     )
 
 
-def asking(api_key: ApiKey, timestamp: int = -2) -> Any:
+def asking(api_key: ApiKey, timestamp: int = -2, replica_id: int = -1) -> Any:
     """A question about the prefix."""
     api = messages(api_key, VERSIONS[api_key])
     request_topic, request_row = {
@@ -81,7 +81,7 @@ def asking(api_key: ApiKey, timestamp: int = -2) -> Any:
         request_row, partition_index=0, partition=0, timestamp=timestamp, leader_epoch=5, offset=40
     )
     return api.request(
-        replica_id=-1,
+        replica_id=replica_id,
         isolation_level=0,
         timeout=timedelta(seconds=5),
         topics=(api.request_part(request_topic, name=TOPIC, topic=TOPIC, partitions=(row,)),),
@@ -210,6 +210,41 @@ async def test_without_a_leaders_word_the_client_asks_again(
         leader.answer = answering(api_key, answer)
     assert (await leader.told(api_key, NOT_LEADER))[0] == NOT_LEADER.name
     assert len(leader.asked) == 1
+
+
+def leading(found: int) -> Script:
+    """A leader with the whole prefix, whose search by time finds the record at ``found``."""
+    return lambda message: answering(ApiKey(int(message.__api_key__)), ErrorCode.none, found)(
+        message
+    )
+
+
+@pytest.mark.parametrize(
+    ("row", "at_leader", "told"),
+    [
+        (HYBRID, -1, ("none", -1)),
+        (HYBRID, 95, ("not_leader_or_follower", -1)),
+        (NOT_READY, -1, ("not_leader_or_follower", -1)),
+    ],
+    ids=["the leader does not either", "the leader does", "before readiness"],
+)
+async def test_that_a_debugging_consumers_follower_finds_nothing_ends_no_search_by_time(
+    leader: Leader, row: TrackedPartition, at_leader: int, told: tuple[str, int]
+) -> None:
+    """Any replica answers replica id -2, one that is behind, too; that the leader has the whole
+    prefix says nothing of it."""
+    leader.bench.show(row)
+    leader.answer = leading(at_leader)
+
+    def follows(message: Any) -> Any:
+        serves = int(message.replica_id) == -2
+        return _answer(LIST_OFFSETS, ErrorCode.none if serves else NOT_LEADER, -1)
+
+    broker = leader.bench.client.broker
+    broker[LIST_OFFSETS], broker[LEADER_EPOCH] = follows, answering(LEADER_EPOCH, NOT_LEADER)
+    response = await leader.bench.ask(asking(LIST_OFFSETS, 600, replica_id=-2))
+    found = response.topics[0].partitions[0]
+    assert (found.error_code.name, found.offset) == told
 
 
 @APIS

@@ -47,8 +47,9 @@ async def said_by_whole_leaders(
     routes: Mapping[PartitionEntry, PartitionRoute],
 ) -> frozenset[PartitionEntry]:
     """Those of ``routes``, partitions in the suffix, whose leader has the whole prefix and was the
-    one that gave their ``answers``: the end of B0's epoch is asked for, and then the same once
-    more. Between two questions the leader may move, but not there and back."""
+    one that gave their ``answers``, or has the same: the end of B0's epoch is asked for, and then
+    the same once more of the leader, whoever gave the first answer. Between two questions the
+    leader may move, but not there and back."""
     question = Question(EPOCHS, messages(EPOCHS.api, VERSION), {"replica_id": CONSUMER})
     at_boundary = [
         (
@@ -63,12 +64,12 @@ async def said_by_whole_leaders(
         for item, route in routes.items()
     ]
     ends = await split.forward(at_boundary, question)
-    again = dict(await split.forward([(item, item.row) for item in routes]))
+    again = dict(await split.forward([(item, item.row) for item in routes], split.of_leaders))
     for _ in range(ONCE_MORE):
         unsaid = [item for item in routes if int(again[item].error_code) == NOT_NOW]
         if not unsaid:
             break
-        again |= await split.forward([(item, item.row) for item in unsaid])
+        again |= await split.forward([(item, item.row) for item in unsaid], split.of_leaders)
     return frozenset(
         item
         for item, route in routes.items()
