@@ -16,7 +16,7 @@ from tests.differential.batches import YEAR_MS
 from tests.differential.machine import Machine
 from tests.differential.places import Place
 from tests.differential.questions import Edges
-from tests.differential.sides import Side
+from tests.differential.sides import Side, twin_of
 from tests.harness import again, create_topics, delete_topics, id_of, until_led
 from tests.integration.test_answers import (
     HOLD_MS,
@@ -95,7 +95,7 @@ class Twins:
         self._quiesce_until = time.monotonic() + HOLD_MS / 2_000
 
     def twin(self, which: str) -> str:
-        return f"twin-{self.names[which]}"
+        return twin_of(self.names[which])
 
     def keep_quiesced(self) -> None:
         """The hold of a quiesce ends; in time before that the partition is quiesced anew."""

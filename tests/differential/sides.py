@@ -17,6 +17,12 @@ ANSWERED_S = 25.0
 """Longer than any request here asks for."""
 
 
+def twin_of(name: str) -> str:
+    """What the brokers' side calls its topic: in the same place among other names, by which some
+    answers are in order."""
+    return f"{name}-twin"
+
+
 @dataclass
 class Side:
     addresses: Mapping[int, str]

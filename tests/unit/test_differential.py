@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections import Counter
 
 from tests.differential.differences import OF_PARTITIONS, named_twice
-from tests.differential.questions import BATCHES, Edges, Question, Questions, batches_of
+from tests.differential.questions import (
+    BATCHES,
+    ODD_NAMES,
+    Edges,
+    Question,
+    Questions,
+    batches_of,
+)
+from tests.differential.sides import twin_of
 
 
 def asked(count: int) -> list[Question]:
@@ -25,3 +33,11 @@ def test_two_batches_of_one_partition_are_the_same_or_well_made_ones_that_differ
     assert {1, 2} <= {len(kinds) for kinds in twice}
     assert all(len(kinds) < 2 or kinds <= set(BATCHES.usual) for kinds in twice)
     assert any(kinds and kinds.isdisjoint(BATCHES.usual) for kinds in twice)
+
+
+def test_the_topics_of_both_sides_stand_in_the_same_places_among_odd_names() -> None:
+    """DescribeTopicPartitions answers in the order of names, up to a limit."""
+    own = ["moving-1-2", "born-of-moving-1-2", "classic-of-moving-1-2"]
+    twins = {twin_of(name): name for name in own}
+    told = sorted([*twins, *ODD_NAMES])
+    assert [twins.get(name, name) for name in told] == sorted([*own, *ODD_NAMES])
