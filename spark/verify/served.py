@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Generator, Mapping, Sequence
+from operator import methodcaller
 from typing import NamedTuple
 
 from confluent_kafka import (
@@ -35,6 +36,10 @@ AT_ONCE = 5_000
 GATHER_S = 0.02
 NOT_UTF_8: Headers = [("(a key that is no UTF-8)", None)]
 """Of a record whose headers librdkafka's Python does not hand out: brokers check no header key."""
+_HEADERS = methodcaller("headers")
+"""Of a message. At such a key the library returns a broken list and leaves the error behind: called
+like this Python looks for that (SystemError); written as a call it does not once it has often come
+by, and the error is raised by whatever comes next."""
 _UNREADABLE = (
     LibrdkafkaError._BAD_MSG,
     LibrdkafkaError._BAD_COMPRESSION,
@@ -197,16 +202,16 @@ def _offset(message: Message) -> int:
 def _record(message: Message) -> Record:
     kind, timestamp = message.timestamp()
     try:
-        headers = message.headers()
-    except UnicodeDecodeError:
-        headers = NOT_UTF_8  # type: ignore[assignment]
+        headers = _HEADERS(message)
+    except (SystemError, UnicodeDecodeError):
+        headers = NOT_UTF_8
     return Record(
         _offset(message),
         -1 if kind == TIMESTAMP_NOT_AVAILABLE else _bounded(timestamp),
         int(kind == TIMESTAMP_LOG_APPEND_TIME),
         message.key(),
         message.value(),
-        list(headers) if headers else None,  # type: ignore[arg-type]
+        list(headers) if headers else None,
         message.leader_epoch(),  # type: ignore[arg-type]
     )
 

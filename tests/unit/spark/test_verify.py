@@ -5,12 +5,16 @@ from __future__ import annotations
 import random
 import struct
 from collections.abc import Iterator, Sequence
+from contextlib import closing
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
 import pytest
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from confluent_kafka import KafkaError as LibrdkafkaError
+from confluent_kafka import Producer
 from kio.schema.errors import ErrorCode
 
 from spark.table import plan as planning
@@ -23,6 +27,8 @@ from spark.verify.compare import Difference, RangeVerdict, WatchedScanner, _rows
 from spark.verify.planning import _by_partition
 from spark.verify.served import NOT_UTF_8, Record
 from spark.verify.verdict import NAMED, Ranges, TopicVerdict, outstanding, sampled
+from tests.raw import Connection, message
+from tests.support.waiting import HANGS_S
 from tests.unit.kafka.segment_batches import build, sized
 from tests.unit.spark.test_table import SETTINGS, Kept
 from tideline.domain.coverage import OffsetRange
@@ -274,6 +280,36 @@ def test_records_that_the_consumer_cannot_read_end_no_run(monkeypatch: pytest.Mo
     found = list(gateways.records("t", 0, 0, 4, Isolation.READ_UNCOMMITTED))
     assert [(one.offset, one.headers) for one in found] == [(0, NOT_UTF_8), (3, None)]
     assert (assigned, fetched) == ([0, 3], [1])
+
+
+def with_header_key(key: bytes) -> bytes:
+    """A batch of one record whose header has a key of two bytes."""
+    builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 1 << 20)
+    builder.append(0, 1_000, None, b"v", [("XX", b"h")])
+    batch = bytearray(bytes(builder.build()).replace(b"XX", key))
+    struct.pack_into(">I", batch, 17, computed_crc(batch, parse_at(batch, 0)))
+    return bytes(batch)
+
+
+def test_librdkafka_itself_hands_a_header_key_that_is_no_utf_8_out_as_unread() -> None:
+    """The first record, and one behind so many that Python takes its short cuts to the library."""
+    broker = Producer({"test.mock.num.brokers": 1})
+    (node,) = broker.list_topics("t", timeout=HANGS_S).brokers.values()
+    address = f"{node.host}:{node.port}"
+    keys = [b"\xff\xfe", *[b"ok"] * 20, b"\xff\xfe", b"ok"]
+    with closing(Connection(address)) as connection:
+        for key in keys:
+            row = {"index": 0, "records": with_header_key(key)}
+            topic = {"name": "t", "partition_data": [row]}
+            wait = timedelta(seconds=HANGS_S)
+            produce = message(
+                "Produce", 7, transactional_id=None, acks=-1, timeout=wait, topic_data=[topic]
+            )
+            connection.ask(produce)
+    with closing(served.Gateways(SETTINGS, [address])) as gateways:
+        found = list(gateways.records("t", 0, 0, len(keys), Isolation.READ_UNCOMMITTED))
+    read = [("ok", b"h")]
+    assert [one.headers for one in found] == [read if key == b"ok" else NOT_UTF_8 for key in keys]
 
 
 def test_a_record_is_read_again_in_the_batch_unless_a_consumer_passes_over_it(
