@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -12,6 +13,7 @@ from tests.differential.answers import CLOSED, SILENT, Names, plain
 from tests.differential.batches import bytes_of
 from tests.differential.questions import Batch, Question, Topic, TopicId
 from tests.raw import Connection, message
+from tests.support.waiting import until
 
 ANSWERED_S = 25.0
 """Longer than any request here asks for."""
@@ -48,7 +50,7 @@ class Side:
     def ask(self, question: Question, node: int) -> Any:
         """The answer as plain values, or that there was none."""
         asked = message(question.api, question.version, **self._meant(question.values))
-        connection = self._open.get(node) or Connection(self.addresses[node], ANSWERED_S)
+        connection = self._open.get(node) or self._connected(node)
         self._open[node] = connection
         try:
             return plain(connection.ask(asked), self.names)
@@ -58,6 +60,16 @@ class Side:
             outcome = CLOSED
         self._open.pop(node).close()
         return outcome
+
+    def _connected(self, node: int) -> Connection:
+        """A gateway takes no connection while its broker does not answer."""
+
+        def taken() -> Connection | None:
+            with suppress(ConnectionRefusedError):
+                return Connection(self.addresses[node], ANSWERED_S)
+            return None
+
+        return until(f"{self.addresses[node]} to take a connection", taken)
 
     def _meant(self, value: Any) -> Any:
         match value:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from types import SimpleNamespace
 
+import pytest
+
+from tests.differential import sides
 from tests.differential.differences import OF_PARTITIONS, named_twice
 from tests.differential.questions import (
     BATCHES,
@@ -13,7 +17,7 @@ from tests.differential.questions import (
     Questions,
     batches_of,
 )
-from tests.differential.sides import twin_of
+from tests.differential.sides import Side, twin_of
 
 
 def asked(count: int) -> list[Question]:
@@ -41,3 +45,23 @@ def test_the_topics_of_both_sides_stand_in_the_same_places_among_odd_names() -> 
     twins = {twin_of(name): name for name in own}
     told = sorted([*twins, *ODD_NAMES])
     assert [twins.get(name, name) for name in told] == sorted([*own, *ODD_NAMES])
+
+
+def test_a_gateway_that_takes_no_connection_for_a_moment_is_asked_when_it_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As one does whose broker is busy. Nothing was asked by then, so a produce may be repeated."""
+    left = [ConnectionRefusedError(), ConnectionRefusedError()]
+
+    def connection(*_: object) -> SimpleNamespace:
+        if left:
+            raise left.pop()
+        return SimpleNamespace(ask=lambda _: "answered")
+
+    monkeypatch.setattr(sides, "Connection", connection)
+    side = Side({1: "127.0.0.1:1"}, {}, {}, 0)
+    question = Question(1, "ListOffsets", 5, "leader", 0, "moving", {
+        "replica_id": -1, "isolation_level": 0, "topics": [],
+    })  # fmt: skip
+    assert side.ask(question, 1) == "answered"
+    assert not left
