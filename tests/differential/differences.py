@@ -14,10 +14,11 @@ from tests.differential.places import Place
 from tests.differential.questions import Question, Topic, TopicId
 from tideline.domain.api_answers import NOT_OFFERED
 from tideline.gateway.fetch.from_suffix import OBJECTS_PER_ANSWER
+from tideline.gateway.per_partition import CONSUMER
 from tideline.gateway.transport.addresses import NO_NODE
 
 DEBUGGING = -2
-"""Replica id of a consumer that is told the log end (``FetchRequest.DEBUGGING_CONSUMER_ID``)."""
+"""Replica id that every replica answers by its log end (``FetchRequest.DEBUGGING_CONSUMER_ID``)."""
 NOT_LEADER, UNKNOWN = "not_leader_or_follower", "unknown_topic_or_partition"
 UNREADABLE = ("unsupported_compression_type", "invalid_record")
 OTHER_EPOCHS = ("unknown_leader_epoch", "fenced_leader_epoch")
@@ -164,9 +165,10 @@ def _last_fetched(seen: Seen) -> bool:
 
 
 def _asked_for_debugging(seen: Seen) -> bool:
+    """By any replica id that is not the consumers' a leader is asked for its log end."""
     place = seen.place
     pending = place is not None and place.state == "pending"
-    debugging = seen.question.values.get("replica_id") == DEBUGGING
+    debugging = seen.question.values.get("replica_id") != CONSUMER
     return pending and debugging and seen.error() == (NOT_LEADER, "none")
 
 
