@@ -197,6 +197,31 @@ def _leader_epoch(seen: Seen) -> bool:
     return place is not None and place.has_suffix and seen.error()[1] in OTHER_EPOCHS
 
 
+AGAIN = " #2"
+"""Behind the name of a row that comes a second time (``answers.leaves``)."""
+
+
+def _told_together(seen: Seen) -> bool:
+    """What the broker has in a second row of the topic, the gateway has in its only one."""
+    again = {path[1] for path in seen.pairs if path[0] == "responses" and AGAIN in path[1]}
+    if not again or seen.path[0] != "responses":
+        return False
+    if seen.path == ("responses", "rows"):
+        return int(seen.broker) - int(seen.gateway) == len(again)
+    topic = seen.path[1].removesuffix(AGAIN)
+    if topic + AGAIN not in again:
+        return False
+    inside = seen.path[2:]
+    once, _ = seen.pairs.get(("responses", topic, *inside), (MISSING, MISSING))
+    _, twice = seen.pairs.get(("responses", topic + AGAIN, *inside), (MISSING, MISSING))
+    if inside == ("partitions", "rows"):
+        before = seen.pairs["responses", topic, *inside][1]
+        return int(once) == int(before) + int(twice)
+    if seen.number is None:
+        return seen.name in ("topic", "topic_id") and seen.gateway == MISSING
+    return once != MISSING and (once or None) == (twice or None)
+
+
 def _ends_at_boundary(seen: Seen) -> bool:
     if seen.name != "records" or seen.place is None:
         return False
@@ -340,6 +365,7 @@ BY_DESIGN = (
     ),
     Rule("last-fetched-epochs", frozenset({"Fetch"}), _last_fetched),
     Rule("objects-at-once", frozenset({"Fetch"}), _as_many_at_once),
+    Rule("topics-once", frozenset({"Fetch"}), _told_together),
     Rule("debugging-consumers", frozenset({"ListOffsets"}), _asked_for_debugging),
     Rule("followers-searches", frozenset({"ListOffsets"}), _ended_at_a_follower),
     Rule(

@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from tests.differential import sides
-from tests.differential.differences import OF_PARTITIONS, named_twice
+from tests.differential.answers import differing
+from tests.differential.differences import BY_DESIGN, OF_PARTITIONS, Seen, named_twice
 from tests.differential.questions import (
     BATCHES,
     ODD_NAMES,
@@ -65,3 +66,26 @@ def test_a_gateway_that_takes_no_connection_for_a_moment_is_asked_when_it_does(
     })  # fmt: skip
     assert side.ask(question, 1) == "answered"
     assert not left
+
+
+def test_a_topic_that_the_broker_names_again_has_the_same_partitions_at_the_gateway() -> None:
+    def row(partition: int, **values: object) -> dict[str, object]:
+        return {"partition": partition, "error_code": "none", "records": [], **values}
+
+    def topics(*rows: tuple[str, list[dict[str, object]]]) -> dict[str, object]:
+        return {"responses": [{"topic": name, "partitions": some} for name, some in rows]}
+
+    broker = topics(("moving", [row(2)]), ("other", [row(5)]), ("moving", [row(-7, offset=-1)]))
+    question = Question(1, "Fetch", 8, "leader", 2, "moving", {})
+    (rule,) = (rule for rule in BY_DESIGN if rule.name == "topics-once")
+    for same, told, other in (
+        (True, row(-7, offset=-1), row(2)),
+        (False, row(-7, offset=0), row(2)),
+        (False, row(-7), row(2)),
+        (False, row(-7, offset=-1), {"partition": 2, "records": []}),
+    ):
+        gateway = topics(("other", [row(5)]), ("moving", [told, other]))
+        pairs = differing(gateway, broker)
+        assert pairs
+        seen = [Seen(question, {"moving": ()}, path, *pair, pairs) for path, pair in pairs.items()]
+        assert all(rule.applies(one) for one in seen) is same
