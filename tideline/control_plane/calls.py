@@ -1,19 +1,22 @@
 """A call of a control plane function: its name, its parameters, and what its rows mean.
 
-Both ports to Postgres execute such calls, :mod:`tideline.control_plane.postgres` from an event
-loop and :mod:`tideline.control_plane.jobs` from a thread. Rows become dataclasses by column name.
+Interfaces declare their calls with :func:`call`, from which the clients follow: that of
+:mod:`tideline.control_plane.postgres` for an event loop, that of :mod:`tideline.control_plane.jobs`
+for a thread, and what the catalog has to tell. Rows become dataclasses by column name.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from datetime import datetime
 from enum import Enum
-from functools import cache
+from functools import cache, wraps
+from inspect import signature
 from operator import attrgetter
-from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
+from types import NoneType, UnionType
+from typing import Any, Generic, TypeAlias, TypeVar, cast, get_args, get_origin, get_type_hints
 from uuid import UUID
 
 from psycopg.types.json import Jsonb
@@ -22,8 +25,19 @@ from tideline.domain.history import ServerIdentity
 from tideline.domain.ids import TopicIdPartition
 
 Row = Mapping[str, Any]
+Given: TypeAlias = Callable[[Any], Iterable[object]]
+"""The parameters of a SQL function that one of a method becomes."""
 M = TypeVar("M")
 R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
+
+OTHERS = "others"
+"""The lane of a call that names none."""
+TOLD = "creates a fact, which the catalog tells before it counts"
+READS = "only reads"
+OBSERVED = "observed anew"
+COUNTS = "counters, failures and orders of operators"
+UPKEEP = "removes what nobody can read: the start that made it so is told"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +50,90 @@ class Function(Generic[R]):
     or :func:`values`."""
     many: bool = False
     """There may be tens of thousands: an event loop has them read in a thread."""
+    retry: bool = True
+    """Whether an event loop repeats it on a transient failure."""
+    lane: str = OTHERS
+    """Of a gateway's connections (:data:`tideline.control_plane.pool.LANE_SIZES`)."""
+
+
+def call(
+    fact: str,
+    sql: str = "",
+    *,
+    read: Callable[[Sequence[Row]], object] | None = None,
+    many: bool = False,
+    retry: bool = True,
+    lane: str = OTHERS,
+    **given: Given,
+) -> Callable[[F], F]:
+    """The method below is a call of the SQL function ``sql``, or of its own name.
+
+    ``fact``: :data:`TOLD`, or why the catalog does without it. ``given`` names parameters that are
+    not as :func:`parameters` takes them. Rows are read as the method's annotation says
+    (:func:`reader`), or by ``read``. The rest is as in :class:`Function`. The class of the method
+    has a ``_call`` that takes a function and its parameters, and answers or awaits.
+    """
+
+    def declared(stub: F) -> F:
+        shape = signature(stub)
+        assert given.keys() <= shape.parameters.keys(), f"{stub.__name__} takes no {given}"
+
+        @cache
+        def function() -> Function[Any]:
+            reads = read or reader(get_type_hints(stub)["return"])
+            return Function(sql or stub.__name__, reads, many, retry, lane)
+
+        @wraps(stub)
+        def ask(self: Any, *arguments: Any, **named: Any) -> Any:
+            bound = shape.bind(self, *arguments, **named)
+            bound.apply_defaults()
+            _, *taken = bound.arguments.items()
+            spelt = [given[name](found) if name in given else (found,) for name, found in taken]
+            return self._call(function(), *(one for some in spelt for one in some))
+
+        ask.__dict__["function"] = function
+        return noted(fact)(cast(F, ask))
+
+    return declared
+
+
+def noted(fact: str) -> Callable[[F], F]:
+    """As :func:`call` has it, of a method with a body of its own."""
+
+    def declared(method: F) -> F:
+        method.__dict__["fact"] = fact
+        return method
+
+    return declared
+
+
+def facts_of(interface: type) -> dict[str, str]:
+    """What its calls create, by name."""
+    found = {name: getattr(interface, name) for name in dir(interface) if not name.startswith("_")}
+    return {name: method.fact for name, method in found.items() if hasattr(method, "fact")}
+
+
+def reader(hint: Any) -> Callable[[Sequence[Row]], Any]:
+    """How rows are read that mean what an annotation says."""
+    if hint is NoneType:
+        return nothing
+    if get_origin(hint) is list:
+        (one,) = get_args(hint)
+        return values(_SCALARS[one]) if one in _SCALARS else rows(one)
+    kind, *empty = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    if isinstance(kind, type) and is_dataclass(kind):
+        return first(kind) if empty else only(kind)
+    scalar = _SCALARS[kind]
+    return value(lambda found: None if empty and found is None else scalar(found))
+
+
+def _uuid(found: object) -> UUID:
+    return found if isinstance(found, UUID) else UUID(str(found))
+
+
+_SCALARS: Mapping[Any, Callable[[Any], Any]] = {
+    bool: bool, int: int, str: str, UUID: _uuid, datetime: lambda found: found,
+}  # fmt: skip
 
 
 @cache
@@ -59,7 +157,7 @@ def _parameters(argument: object) -> Iterator[object]:
             yield argument.value
         case Mapping():
             yield Jsonb(dict(argument))
-        case list() | tuple():
+        case Collection() if not isinstance(argument, str | bytes):
             yield list(argument)
         case _:
             yield argument
@@ -71,16 +169,31 @@ def document(objects: Iterable[object]) -> Jsonb:
     return Jsonb(views, dumps=lambda found: json.dumps(found, default=str))
 
 
-def columns(objects: Sequence[object], *names: str) -> list[list[Any]]:
+def documents(objects: Iterable[object]) -> tuple[Jsonb]:
+    """:func:`document`, of a parameter."""
+    return (document(objects),)
+
+
+def attributes(*names: str) -> Given:
+    """Those of one object; of ``None`` as many nulls."""
+    return lambda found: [None if found is None else getattr(found, name) for name in names]
+
+
+def keys_and_values(found: Mapping[Any, Any] | None) -> tuple[list[Any], list[Any]]:
+    """Two arrays, which are empty without a mapping."""
+    return list(found or {}), list((found or {}).values())
+
+
+def columns(*names: str) -> Given:
     """One array per attribute (dotted names allowed), for functions that take parallel arrays."""
-    return [list(map(attrgetter(name), objects)) for name in names]
+    return lambda objects: [list(map(attrgetter(name), objects)) for name in names]
 
 
-def literals(objects: Sequence[object], *names: str) -> list[str]:
+def literals(*names: str) -> Given:
     """As :func:`columns`, of numbers, ids and booleans only, none of them ``None``: each array as
     the text of it, which takes a fifth of the time that psycopg takes to choose types for it. Only
     where the function's own types say what the text means."""
-    return [array_literal(map(attrgetter(name), objects)) for name in names]
+    return lambda objects: [array_literal(map(attrgetter(name), objects)) for name in names]
 
 
 def array_literal(found: Iterable[int | UUID]) -> str:
@@ -185,8 +298,8 @@ def _whether_known(scalar: Any) -> bool | None:
     return None if scalar is None else bool(scalar)
 
 
+BEAT = attributes("beat", "token")
+"""Of a :class:`~tideline.domain.history.ServerIdentity` what the server is asked for."""
 HAS_COMMITTED = Function("has_committed", value(_whether_known))
 SERVER_IDENTITY = Function("server_identity", only(ServerIdentity))
-DELETE_RECORDS = Function("delete_records", value(int))
-ADVANCE_PREFIX_START = Function("advance_prefix_start", nothing)
-"""What several processes call."""
+"""What connections ask before they are used."""

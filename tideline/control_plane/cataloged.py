@@ -1,9 +1,8 @@
 """The control plane with its catalog: what would be lost with Postgres is in the bucket before it
 counts.
 
-This is the one place that knows which calls create such a fact. A call that is listed in neither
-:class:`CatalogedControlPlane` nor :data:`NO_FACT` does not exist here, so that a new one is decided
-before it can be called.
+Each call says whether it creates such a fact where it is declared. Here are the records of those
+that do; one that says so and has none does not exist here.
 
 A fact is announced, Postgres is asked, and the fact is put again as one that counts. What Postgres
 refuses stays announced, which is harmless: it carries a generation, or an offset, that no counted
@@ -18,10 +17,10 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Set
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
+from tideline.control_plane.calls import TOLD, facts_of
 from tideline.control_plane.catalog_writer import CatalogWriter
 from tideline.control_plane.model import BoundaryToPersist, TrackedPartition, TrackingKind
 from tideline.control_plane.plane import ControlPlane
@@ -42,111 +41,7 @@ from tideline.domain.config_changes import limits_of
 from tideline.domain.history import ServerIdentity
 from tideline.domain.ids import TopicIdPartition
 
-_READS = "only reads"
-_PROCESSES = "about processes that are gone with the old Postgres, or register anew"
-_OPERATORS = "an operator's word, said again to a rebuilt Postgres"
-_PROGRESS = "progress of a migration: it is observed anew"
-_BIRTH = "a name without an id holds no record; Kafka tells whether the topic is there"
-
-NO_FACT: Mapping[str, str] = MappingProxyType(
-    {
-        "register_gateway": _PROCESSES,
-        "renew_lease": _PROCESSES,
-        "renew_and_list": _PROCESSES,
-        "note_serving": _PROCESSES,
-        "list_gateways": _READS,
-        "release_gateway": _PROCESSES,
-        "fence_gateway": _PROCESSES,
-        "retire_gateway": _PROCESSES,
-        "account_incarnations": _PROCESSES,
-        "attest_incarnations_gone": _PROCESSES,
-        "unaccounted_incarnations": _READS,
-        "beat_history": "a rebuilt Postgres begins a history of its own",
-        "bind_cluster": "the owner object says it",
-        "halt_history": "a rebuilt Postgres begins a history of its own",
-        "unheard_gateways": _READS,
-        "settle_for_absent": _PROCESSES,
-        "unknown_keys": _READS,
-        "attest_cluster": _OPERATORS,
-        "withdraw_attestation": _OPERATORS,
-        "attestations": _READS,
-        "tracked_topics": _READS,
-        "tracked_changes": _READS,
-        "tracked_changes_begin": _READS,
-        "tracked_topic": _READS,
-        "tracked_partition": _READS,
-        "end_tracking_run": _PROGRESS,
-        "acknowledge_tracking": _PROCESSES,
-        "tracking_barrier": _READS,
-        "activate_topic": _PROGRESS,
-        "stop_tracking": "refused while a partition has B0: Kafka has every record of the topic",
-        "live_topics": _READS,
-        "deleted_topics": _READS,
-        "release_birth": _BIRTH,
-        "ask_birth": _BIRTH,
-        "withdraw_birth": _BIRTH,
-        "open_births": _READS,
-        "begin_birth": _BIRTH,
-        "refuse_birth": _BIRTH,
-        "report_deletion": "the worker counts it, once it has asked Kafka",
-        "open_deletions": _READS,
-        "settle_deletion": "a rebuild asks Kafka for every topic",
-        "next_generation": "a rebuilt Postgres goes on far behind every generation that is told",
-        "close_generation": _PROGRESS,
-        "acknowledge_quiesce": _PROGRESS,
-        "confirm_partitions": _READS,
-        "quiesce_barrier": _READS,
-        "reopen_generation": _PROGRESS,
-        "void_expired_quiesce": _PROGRESS,
-        "get_diskless_log_start_offset": _READS,
-        "seed_producer_state": "seeds count with B0, and are put together with it",
-        "request_migration": _OPERATORS,
-        "pending_requests": _READS,
-        "started_requests": _READS,
-        "list_requests": _READS,
-        "settle_request": _PROGRESS,
-        "record_configuration": _OPERATORS,
-        "force_completion": _OPERATORS,
-        "call_off_request": _OPERATORS,
-        "list_operator_actions": _READS,
-        "record_plan_outcome": _PROGRESS,
-        "plan_outcomes": _READS,
-        "aborted_topics": _READS,
-        "rejected_topics": _READS,
-        "record_phase": _PROGRESS,
-        "phase_began": _READS,
-        "phase_durations": _READS,
-        "migration_status": _READS,
-        "migration_summary": _READS,
-        "topic_states": _READS,
-        "told": _READS,
-        "migration_changes": _READS,
-        "migration_status_changes": _READS,
-        "record_readiness": "coverage observes it anew",
-        "set_tiering_complete": "coverage observes it anew",
-        "config_overrides_of": _READS,
-        "take_migration_place": _PROGRESS,
-        "leave_migration_place": _PROGRESS,
-        "migration_limits": _READS,
-        "set_migration_limits": _PROGRESS,
-        "migration_share": _READS,
-        "record_findings": "observed anew",
-        "findings": _READS,
-        "verify_verdicts": _READS,
-        "register_object_keys": "an object that was never committed tells nothing",
-        "commit_file": "WAL objects tell it themselves, by their footers",
-        "untold_commits": _READS,
-        "describe_producers": _READS,
-        "find_batches": _READS,
-        "list_offsets": _READS,
-        "high_watermarks": _READS,
-        "tell_of_commits": _READS,
-        "check_synchronous_commit": _READS,
-        "connection_room": _READS,
-        "listen": _READS,
-    }
-)
-"""Calls that are passed on as they are, and why a rebuild does without them."""
+_FACTS = facts_of(ControlPlane)
 
 
 def now_ms() -> int:
@@ -164,11 +59,9 @@ class CatalogedControlPlane:
         self._history_id: UUID | None = None
 
     def __getattr__(self, name: str) -> Any:
-        if name in NO_FACT:
+        if _FACTS.get(name, TOLD) is not TOLD:
             return getattr(self._plane, name)
-        raise AttributeError(
-            f"{name} is not known to create a fact or none: say which in {__name__}"
-        )
+        raise AttributeError(f"{name} is not known to create no fact: say which in {__name__}")
 
     async def history_id(self) -> UUID:
         """Of the Postgres that is asked; a process that knows one does not outlive it."""

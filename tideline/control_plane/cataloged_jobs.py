@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
-from types import MappingProxyType
 from uuid import UUID
 
 from tideline.control_plane.calls import Function
@@ -13,7 +12,7 @@ from tideline.control_plane.catalog_writer import CatalogWriter
 from tideline.control_plane.cataloged import prefix_start, start_of, suffix_start
 from tideline.control_plane.jobs import JobsControlPlane
 from tideline.control_plane.model import TrackedPartition
-from tideline.control_plane.postgres import partition_view
+from tideline.control_plane.row_readers import partition_view
 from tideline.control_plane.tiering_model import (
     MergedSegmentRow,
     MergedSegmentState,
@@ -23,88 +22,6 @@ from tideline.domain.catalog import MergedSegment, Record
 from tideline.domain.ids import TopicIdPartition
 from tideline.object_store.client import JOB, ObjectStoreClient
 from tideline.settings import JobsSettings, WorkerSettings
-
-_READS = "only reads"
-_WORK = "work that is begun anew"
-_SPLITS = "the WAL object is there until its records are merged, and has the same records"
-_UPKEEP = "removes what nobody can read: the start that made it so is told"
-_UPKEEP_OF_PLANS = "how the planner sees tables"
-_COUNTS = "counters, failures and orders of operators"
-
-NO_FACT: Mapping[str, str] = MappingProxyType(
-    {
-        "close": _READS,
-        "identity": _READS,
-        "log_id_range": _READS,
-        "partitions": _READS,
-        "batches": _READS,
-        "merged_segments": _READS,
-        "claim_wal_files": _WORK,
-        "finish_split": _SPLITS,
-        "release_claim": _WORK,
-        "release_claims": _WORK,
-        "merge_candidates": _READS,
-        "begin_merge": _WORK,
-        "pending_reads": _READS,
-        "renew_merge": _WORK,
-        "merge_claimed_for": _READS,
-        "take_tiering_work": _COUNTS,
-        "abandon_merge": _WORK,
-        "record_tiering_failure": _COUNTS,
-        "tiering_status": _READS,
-        "pause_tiering": _COUNTS,
-        "resume_tiering": _COUNTS,
-        "request_tiering": _COUNTS,
-        "add_tiering_totals": _COUNTS,
-        "tiering_totals": _READS,
-        "refresh_statistics": _UPKEEP_OF_PLANS,
-        "note_job_begun": _COUNTS,
-        "note_job_ended": _COUNTS,
-        "known_jobs": _READS,
-        "pin_reads": _COUNTS,
-        "unpin_reads": _COUNTS,
-        "read_pins": _READS,
-        "topic_log_ids": _READS,
-        "table_suffix": _READS,
-        "find_batches": _READS,
-        "gateway_addresses": _READS,
-        "record_verify_verdict": "observed anew",
-        "verify_verdicts": _READS,
-        "record_coverage": "observed anew",
-        "coverage_looks": _READS,
-        "coverage_status": _READS,
-        "retention_suffix": _READS,
-        "retention_wal_cut": _READS,
-        "prune_batches": _UPKEEP,
-        "expire_producers": "a producer that is back after it had expired begins anew",
-        "forget_tracking_changes": _UPKEEP,
-        "forget_uncommitted_keys": _UPKEEP,
-        "mark_dead_objects": _UPKEEP,
-        "claim_dead_files": _UPKEEP,
-        "forget_dead_files": _UPKEEP,
-        "unseen_segments": _READS,
-        "note_segments_seen": "looked at anew",
-        "claim_dead_objects": _UPKEEP,
-        "forget_dead_objects": _UPKEEP,
-        "unknown_objects": _READS,
-        "report_orphans": "the reports in the bucket say it",
-        "claim_orphans": _READS,
-        "forget_orphans": _UPKEEP,
-        "preview_garbage": _READS,
-        "begin_gc_run": _COUNTS,
-        "measure_garbage": _READS,
-        "judge_gc_run": _COUNTS,
-        "end_gc_run": _COUNTS,
-        "allow_gc_run": _COUNTS,
-        "adopt_gc_runs": _COUNTS,
-        "gc_runs": _READS,
-        "oldest_unsplit": _READS,
-        "split_work": _READS,
-        "estimate_batch_rows": _READS,
-    }
-)
-"""Calls that create no fact, and why a rebuild does without them. A test wants every other one
-overridden below."""
 
 
 class CatalogedJobs(JobsControlPlane):

@@ -40,7 +40,7 @@ async def connect(
     pool = (Lanes if in_lanes else Pool)(settings, application_name, history=history)
     await pool.open()
     try:
-        plane: ControlPlane = PostgresControlPlane(pool)
+        plane: ControlPlane = PostgresControlPlane(pool)  # type: ignore[abstract]  # see `call`
         if isinstance(settings, ObjectStoreSettings):
             bounds = GATEWAY if in_lanes else WORKER
             writer = await asyncio.to_thread(writer_of, settings, bounds, at_once=at_once)

@@ -37,6 +37,7 @@ from tenacity import (
 from tideline.background import spawn
 from tideline.control_plane.calls import (
     HAS_COMMITTED,
+    OTHERS,
     SERVER_IDENTITY,
     Function,
     mapper,
@@ -84,23 +85,8 @@ LAST_WORDS = 16
 HEARTBEAT_S = 10.0
 """A silent connection is probed this often: TCP alone may not notice that the server is gone."""
 
-OTHERS = "others"
 LANE_SIZES = {"lease": 2, "commits": 2, "confirm": 2, "reads": 4, OTHERS: 3}
 """Connections of a gateway at most, beside the one that listens (docs/operating.md)."""
-LANE_OF = {
-    "register_gateway": "lease",
-    "renew_lease": "lease",
-    "renew_and_list": "lease",
-    "note_serving": "lease",
-    "release_gateway": "lease",
-    "register_object_keys": "commits",
-    "commit_file": "commits",
-    "confirm_partitions": "confirm",
-    "find_batches": "reads",
-    "list_offsets": "reads",
-    "high_watermarks": "reads",
-}
-"""By SQL function; what is not named goes with the others."""
 
 R = TypeVar("R")
 
@@ -315,15 +301,15 @@ class Pool:
             await asyncio.wait(self._calls, timeout=2.0)
         await self._pool.close(timeout=2.0)
 
-    async def call(self, function: Function[R], *arguments: object, retry: bool = True) -> R:
+    async def call(self, function: Function[R], *arguments: object) -> R:
         """What the function answers.
 
-        ``retry`` repeats it on a transient failure; every SQL function is idempotent. Raises
+        It is repeated on a transient failure; every SQL function is idempotent. Raises
         :class:`ControlPlaneUnavailable` when the attempts are used up, and the typed refusals.
         """
         given = parameters(arguments)
         query = statement(function.name, len(given))
-        found = await self.fetch(query, given, retry=retry)
+        found = await self.fetch(query, given, retry=function.retry)
         try:
             if function.many:
                 return await asyncio.to_thread(function.read, found)
@@ -494,10 +480,9 @@ class Lanes:
         """See :meth:`Pool.close`."""
         await asyncio.gather(*(pool.close() for pool in self._pools.values()))
 
-    async def call(self, function: Function[R], *arguments: object, retry: bool = True) -> R:
+    async def call(self, function: Function[R], *arguments: object) -> R:
         """See :meth:`Pool.call`."""
-        pool = self._pools[LANE_OF.get(function.name, OTHERS)]
-        return await pool.call(function, *arguments, retry=retry)
+        return await self._pools[function.lane].call(function, *arguments)
 
     async def fetch(
         self, query: bytes, given: Sequence[object] = (), *, retry: bool = True

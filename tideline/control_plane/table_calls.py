@@ -9,41 +9,58 @@ from uuid import UUID
 
 from psycopg.types.json import Jsonb
 
-from tideline.control_plane.calls import Function, Row, key_range, nothing, rows
+from tideline.control_plane.calls import (
+    COUNTS,
+    OBSERVED,
+    READS,
+    Function,
+    Row,
+    call,
+    key_range,
+    noted,
+)
 from tideline.control_plane.model import FoundBatches
 from tideline.control_plane.pool import JobsConnection
-from tideline.control_plane.postgres import found_batches
+from tideline.control_plane.row_readers import found_batches
 from tideline.control_plane.table_model import ReadPin, SuffixRow, VerifyVerdict
 from tideline.domain.ids import TopicIdPartition
+
+
+def _addresses(found: Sequence[Row]) -> list[str]:
+    return [row["address"] for row in found if row["status"] == "active" and row["address"]]
+
+
+def _json(detail: Sequence[dict[str, Any]]) -> tuple[Jsonb]:
+    return (Jsonb(list(detail)),)
 
 
 class TableCalls:
     _connection: JobsConnection
 
+    @call(COUNTS)
     def pin_reads(self, pin_id: UUID, reader: str, ttl_ms: int) -> None:
         """Keep the collection from what can be read now for ``ttl_ms``, or hold the pin for so
         long from now on; a day at most from its beginning. Raises ``InvalidInput``."""
-        self._connection.call(Function("pin_reads", nothing), pin_id, reader, ttl_ms)
 
+    @call(COUNTS)
     def unpin_reads(self, pin_id: UUID) -> None:
         """The read is over; one that is no more is no error."""
-        self._connection.call(Function("unpin_reads", nothing), pin_id)
 
+    @call(READS, "list_read_pins")
     def read_pins(self) -> list[ReadPin]:
         """Those that hold, the oldest first."""
-        return self._connection.call(Function("list_read_pins", rows(ReadPin)))
 
+    @call(READS, read=key_range)
     def topic_log_ids(self, topic: str) -> tuple[int, int]:
         """``[lo, hi)``: the log ids of the live topic lie there, and others; equal without one."""
-        return self._connection.call(Function("topic_log_ids", key_range), topic)
 
+    @call(READS)
     def table_suffix(self, log_id: int, start: int, end: int, chunk_bytes: int) -> list[SuffixRow]:
         """What holds the offsets ``[start, end)`` of a suffix, in one snapshot, by offset: a row
         for its bounds, merged segments, and WAL batches in runs of about ``chunk_bytes``. Reads
         the rows of these batches."""
-        function = Function("table_suffix", rows(SuffixRow))
-        return self._connection.call(function, log_id, start, end, chunk_bytes)
 
+    @noted(READS)
     def find_batches(self, log: TopicIdPartition, offset: int, max_bytes: int) -> FoundBatches:
         """As :meth:`tideline.control_plane.plane.ControlPlane.find_batches`, of one log."""
         (found,) = self._connection.call(
@@ -55,10 +72,11 @@ class TableCalls:
         )
         return found
 
+    @call(READS, "list_gateways", read=_addresses)
     def gateway_addresses(self) -> list[str]:
         """Where clients reach the gateways that serve now, ``host:port``."""
-        return self._connection.call(Function("list_gateways", _addresses))
 
+    @call(OBSERVED, detail=_json)
     def record_verify_verdict(
         self,
         topic_id: UUID,
@@ -72,22 +90,7 @@ class TableCalls:
         detail: Sequence[dict[str, Any]],
     ) -> None:
         """Keep what a verification has found, instead of what an earlier one has."""
-        self._connection.call(
-            Function("record_verify_verdict", nothing),
-            topic_id,
-            run_id,
-            sample,
-            ranges,
-            records,
-            byte_count,
-            differences,
-            Jsonb(list(detail)),
-        )
 
+    @call(READS, "verify_verdicts_of")
     def verify_verdicts(self, topic: str | None = None) -> list[VerifyVerdict]:
         """The last verdict on each live topic, or on ``topic``."""
-        return self._connection.call(Function("verify_verdicts_of", rows(VerifyVerdict)), topic)
-
-
-def _addresses(found: Sequence[Row]) -> list[str]:
-    return [row["address"] for row in found if row["status"] == "active" and row["address"]]

@@ -13,7 +13,8 @@ import pytest
 
 from tests.contract.scenes import CLUSTER, batch, seed
 from tests.unit.control_plane.catalog_world import CatalogedScene
-from tideline.control_plane import ControlPlane, catalog_keeper, cataloged, cataloged_jobs
+from tideline.control_plane import ControlPlane, catalog_keeper
+from tideline.control_plane.calls import TOLD, facts_of
 from tideline.control_plane.catalog_keeper import keep_catalog, tell_missing
 from tideline.control_plane.catalog_writer import CatalogUnavailable
 from tideline.control_plane.cataloged import CatalogedControlPlane
@@ -46,22 +47,31 @@ def scene() -> CatalogedScene:
     return CatalogedScene()
 
 
-async def test_every_call_is_known_to_create_a_fact_or_none() -> None:
-    calls = {name for name, _ in inspect.getmembers(ControlPlane, inspect.isfunction)}
-    calls = {name for name in calls if not name.startswith("_")}
-    facts = {name for name in vars(CatalogedControlPlane) if name in calls}
-    assert facts | cataloged.NO_FACT.keys() == calls
-    assert facts & cataloged.NO_FACT.keys() == set()
+@pytest.mark.parametrize("interface", [ControlPlane, JobsControlPlane])
+def test_every_call_says_whether_the_catalog_tells_it(interface: type) -> None:
+    methods = {name for name, _ in inspect.getmembers(interface, inspect.isfunction)}
+    assert facts_of(interface).keys() == {name for name in methods if not name.startswith("_")}
+
+
+@pytest.mark.parametrize(
+    ("interface", "cataloged", "looked_at"),
+    [
+        (ControlPlane, CatalogedControlPlane, {"identity", "begin_history"}),
+        (JobsControlPlane, CatalogedJobs, set()),
+    ],
+)
+def test_every_call_that_creates_a_fact_has_its_record_made(
+    interface: type, cataloged: type, looked_at: set[str]
+) -> None:
+    """``looked_at``: for the history that records belong to."""
+    facts = facts_of(interface)
+    made = {name for name in vars(cataloged) if name in facts}
+    assert made == {name for name, fact in facts.items() if fact == TOLD} | looked_at
+
+
+def test_a_call_that_says_nothing_of_facts_cannot_be_made() -> None:
     with pytest.raises(AttributeError, match="a_new_call is not known"):
         _ = CatalogedScene().cataloged.a_new_call
-
-
-def test_every_call_of_the_jobs_is_known_to_create_a_fact_or_none() -> None:
-    calls = {name for name, _ in inspect.getmembers(JobsControlPlane, inspect.isfunction)}
-    calls = {name for name in calls if not name.startswith("_")}
-    facts = {name for name in vars(CatalogedJobs) if name in calls}
-    assert facts | cataloged_jobs.NO_FACT.keys() == calls
-    assert facts & cataloged_jobs.NO_FACT.keys() == set()
 
 
 def test_no_process_opens_a_control_plane_without_its_catalog() -> None:

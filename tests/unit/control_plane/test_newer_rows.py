@@ -12,7 +12,7 @@ from tideline.control_plane.calls import Function, value
 from tideline.control_plane.errors import UnknownToThisVersion
 from tideline.control_plane.model import TopicStatus
 from tideline.control_plane.pool import Pool
-from tideline.control_plane.postgres import _topics, partition_view
+from tideline.control_plane.row_readers import partition_view, tracked_topics
 from tideline.domain.request_handling import RouteKind
 from tideline.errors import TidelineError
 from tideline.gateway.tracking.view import TrackingView
@@ -56,7 +56,7 @@ def test_what_a_newer_version_wrote_of_one_topic_is_refused_and_costs_no_other_i
         topic(4, partition(UUID(int=4), 0), partition(UUID(int=4), 1, state="COMPACTING")),
     ]
     view = TrackingView(lambda: True)
-    view.replace_all(_topics(rows))
+    view.replace_all(tracked_topics(rows))
     routes = {
         (n, p): view.partition(UUID(int=n), p).kind
         for n, p in ((1, 0), (2, 0), (3, 0), (4, 0), (4, 1))
