@@ -38,6 +38,7 @@ from tideline.stack.startup import tail
 if TYPE_CHECKING:
     from temporalio.testing import WorkflowEnvironment
 
+    from tests.contract.tiering import Tiered
     from tests.contract.tiering_world import World
 
 PASSWORDS = {
@@ -212,6 +213,15 @@ def postgres_scene(control_plane: ControlPlane, database: Database) -> Iterator[
     scene.clear()
     yield scene
     scene.jobs.close()
+
+
+@pytest.fixture
+async def tiered(postgres_scene: PostgresScene, database: Database) -> AsyncIterator[Tiered]:
+    """Empty tables, a gateway that commits, and a worker of split and merge."""
+    from tests.contract.tiering import Tiered, Worker, jobs  # which need this module
+
+    with jobs(database) as plane:
+        yield Tiered(postgres_scene, await postgres_scene.gateway(), Worker(plane))
 
 
 @pytest.fixture(params=["memory", "postgres"])

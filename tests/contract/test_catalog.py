@@ -9,12 +9,13 @@ import pytest
 
 from tests.contract.conftest import Database
 from tests.contract.scenes import PostgresScene, Scene, batch, seed
-from tests.contract.tiering import jobs_settings
+from tests.contract.tiering import Worker, jobs_settings
 from tests.unit.control_plane.catalog_world import Bucket
 from tideline.control_plane import ControlPlane
 from tideline.control_plane.catalog_writer import CatalogUnavailable, CatalogWriter
 from tideline.control_plane.cataloged import CatalogedControlPlane
 from tideline.control_plane.cataloged_jobs import CatalogedJobs
+from tideline.domain.catalog import MergedSegment
 from tideline.domain.catalog_fold import LogFacts, fold
 from tideline.domain.ids import TopicIdPartition
 
@@ -75,3 +76,25 @@ async def test_what_retention_moves_is_told_by_the_jobs(
     row = await asked.tracked_partition(log.topic_id, 0)
     assert row is not None
     assert row.suffix_start == 12
+
+
+async def test_a_merged_segment_is_told_by_the_jobs_before_it_counts_and_when_it_does(
+    postgres_scene: PostgresScene, database: Database
+) -> None:
+    bucket, gateway = Bucket(), await postgres_scene.gateway()
+    _, (log,) = await postgres_scene.diskless_topic()
+    await postgres_scene.commit(gateway, batch(log, records=5), batch(log, records=5))
+    with closing(
+        CatalogedJobs(jobs_settings(database), "test", CatalogWriter(bucket, "b", ""))
+    ) as jobs:
+        worker = Worker(jobs)
+        worker.split(log.topic_id)
+        assert worker.merge(log) is not None
+        told = [e for e in bucket.entries() if isinstance(e.record, MergedSegment)]
+        assert sorted(entry.counted for entry in told) == [False, True]
+        (row,) = jobs.merged_segments(*jobs.log_id_range())
+        assert {
+            (e.record.segment_id, e.record.base_offset, e.record.last_offset, e.record.size_bytes)
+            for e in told
+        } == {(row.segment_id, 0, 9, row.size_bytes)}
+        assert jobs.tell_segments() == 0, "what Postgres has of a segment is the same record"

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from tests.contract.scenes import batch
-from tests.contract.test_tiering_races import Race, race, result, tiered
+from tests.contract.test_tiering_races import Race, race, result
 from tests.contract.tiering import ALL_OLD, Tiered
 from tideline.control_plane.errors import ObjectKeyRejected
 
-__all__ = ["race", "tiered"]
+__all__ = ["race"]
 
 
 async def test_two_that_take_the_last_two_batches_of_a_file_leave_it_to_be_found(

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from uuid import uuid4
 
 import pytest
 
-from tests.contract.conftest import Database
-from tests.contract.scenes import PostgresScene
 from tests.contract.test_tiering_garbage import HOUR_MS, age, listed, merged
-from tests.contract.tiering import Tiered, Worker, jobs
+from tests.contract.tiering import Tiered
 from tideline.control_plane.errors import InvalidInput
 from tideline.control_plane.garbage_model import GcRunBegun
 from tideline.control_plane.tiering_model import Bucket
 from tideline.domain.collection import Amount
-
-
-@pytest.fixture
-async def tiered(postgres_scene: PostgresScene, database: Database) -> AsyncIterator[Tiered]:
-    with jobs(database) as plane:
-        yield Tiered(postgres_scene, await postgres_scene.gateway(), Worker(plane))
 
 
 def judged(tiered: Tiered, due: Amount, held_because: str | None) -> GcRunBegun:

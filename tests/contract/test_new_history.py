@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 
-from tests.contract.conftest import Database, PostgresScene, Scene
-from tests.contract.tiering import Tiered, Worker, jobs
+from tests.contract.conftest import Scene
+from tests.contract.tiering import Tiered, Worker
 from tideline.control_plane.errors import QuiesceNotClosed, StaleClaim, StaleGeneration
 
 BECAUSE = ("an operator", "restored from the backup of last night")
-
-
-@pytest.fixture
-async def tiered(postgres_scene: PostgresScene, database: Database) -> AsyncIterator[Tiered]:
-    with jobs(database) as plane:
-        yield Tiered(postgres_scene, await postgres_scene.gateway(), Worker(plane))
 
 
 async def test_an_attempt_of_a_state_that_is_gone_persists_no_boundary(scene: Scene) -> None:

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from uuid import uuid4
 
 import pytest
 
-from tests.contract.conftest import Database
-from tests.contract.scenes import PostgresScene
-from tests.contract.tiering import Tiered, Worker, jobs
+from tests.contract.tiering import Tiered
 from tideline.control_plane.errors import InvalidInput
 from tideline.control_plane.table_model import SuffixPlace
 from tideline.domain.ids import TopicIdPartition
 
 HOUR_MS = 3_600_000
-
-
-@pytest.fixture
-async def tiered(postgres_scene: PostgresScene, database: Database) -> AsyncIterator[Tiered]:
-    with jobs(database) as plane:
-        yield Tiered(postgres_scene, await postgres_scene.gateway(), Worker(plane))
 
 
 async def merged(tiered: Tiered) -> TopicIdPartition:

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import psycopg
-import pytest
 
 from tests.contract.conftest import Database
-from tests.contract.scenes import TABLES, PostgresScene, batch
+from tests.contract.scenes import TABLES, batch
 from tests.contract.test_tiering_garbage import listed
-from tests.contract.tiering import Tiered, Worker, jobs, segment_of
+from tests.contract.tiering import Tiered, segment_of
 from tideline.control_plane.tiering_model import Bucket
 
 GRACE_MS = 600_000
 ORPHAN_GRACE_MS = 7 * 86_400_000
 LATER = "interval '1 day'"
 """Between runs after the restore: far past the grace, far from that of orphans."""
-
-
-@pytest.fixture
-async def tiered(postgres_scene: PostgresScene, database: Database) -> AsyncIterator[Tiered]:
-    with jobs(database) as plane:
-        yield Tiered(postgres_scene, await postgres_scene.gateway(), Worker(plane))
 
 
 @contextmanager

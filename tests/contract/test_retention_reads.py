@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator
 
-import pytest
-
-from tests.contract.conftest import Database
-from tests.contract.scenes import PostgresScene, batch
-from tests.contract.tiering import Tiered, Worker, jobs
+from tests.contract.scenes import batch
+from tests.contract.tiering import Tiered
 from tests.retention_rule import LeadingRun, Region, Unit
 from tideline.control_plane.garbage_model import GarbageRow, ListedObject
 from tideline.control_plane.tiering_model import Bucket, CutRequest
 from tideline.domain.ids import TopicIdPartition
-
-
-@pytest.fixture
-async def tiered(postgres_scene: PostgresScene, database: Database) -> AsyncIterator[Tiered]:
-    with jobs(database) as plane:
-        yield Tiered(postgres_scene, await postgres_scene.gateway(), Worker(plane))
 
 
 def log_id(tiered: Tiered, log: TopicIdPartition) -> int:

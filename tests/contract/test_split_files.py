@@ -14,7 +14,7 @@ import pytest
 from spark.tiering import split_files
 from spark.tiering.outcomes import Ended, SplitOutcome
 from spark.tiering.split_files import SplitOrder, Splitter, runs, split
-from tests.contract.tiering_world import ALL_OLD, World
+from tests.contract.tiering_world import World
 from tests.unit.kafka.segment_batches import Spec, sized
 from tideline.control_plane.tiering_model import ClaimedBatch, ClaimedFile, SplitRun
 
@@ -58,15 +58,6 @@ def test_a_file_of_many_partitions_has_a_run_of_each_and_no_object_is_touched(
     assert outcome.bytes == sum(len(body) for body in before.values())
     assert world.store.objects == {}
     assert claim(world, worker) == [], "nothing is left to split"
-
-
-def test_what_is_young_stays_and_what_is_old_around_it_is_split(world: World) -> None:
-    (log,) = world.born_diskless()
-    world.append((log, Spec((1,))), (log, Spec((90,))), (log, Spec((2,))))
-    worker = uuid4()
-    files = claim(world, worker, cutoffs={log.topic_id: 50})
-    (outcome,) = split_now(world, worker, files)
-    assert (outcome.batches, outcome.runs) == (2, 2)
 
 
 def test_a_run_that_does_not_fit_is_counted_against_its_file_and_the_others_do_not_wait(
@@ -130,11 +121,3 @@ def test_workers_claim_until_nothing_is_left_also_what_came_behind_where_they_we
     assert [o.ended for o in others] == [Ended.DONE] * 6, "the older one, too"
     assert list(mine.rest()) == []
     assert world.scene.sql("SELECT count(*) FROM batches WHERE split_id IS NULL") == [(0,)]
-
-
-def test_only_topics_with_a_cutoff_and_only_what_is_older_is_claimed(world: World) -> None:
-    (one,) = world.born_diskless()
-    (two,) = world.born_diskless()
-    world.append((one, Spec((1,))), (two, Spec((1,))))
-    (file,) = claim(world, uuid4(), cutoffs={one.topic_id: ALL_OLD})
-    assert {batch.log for batch in file.batches} == {one}

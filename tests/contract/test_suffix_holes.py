@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from uuid import UUID
 
 import pytest
 
-from tests.contract.conftest import Database
-from tests.contract.scenes import PostgresScene, Scene, batch
-from tests.contract.tiering import ALL_OLD, Tiered, Worker, jobs, segment_of
+from tests.contract.scenes import Scene, batch
+from tests.contract.tiering import ALL_OLD, Tiered, segment_of
 from tideline.control_plane.errors import TieringMismatch
 from tideline.control_plane.memory.suffix import Suffix
 from tideline.control_plane.model import FindBatchesRequest
@@ -81,12 +79,6 @@ async def test_what_is_below_the_suffixs_start_is_no_hole(scene: Scene) -> None:
     assert await scene.plane.delete_records(log, 25) == 25
     assert await read(scene, log, 22) == ("OFFSET_OUT_OF_RANGE", [])
     assert await read(scene, log, 25) == ("NONE", [25, 30])
-
-
-@pytest.fixture
-async def tiered(postgres_scene: PostgresScene, database: Database) -> AsyncIterator[Tiered]:
-    with jobs(database) as plane:
-        yield Tiered(postgres_scene, await postgres_scene.gateway(), Worker(plane))
 
 
 @pytest.mark.parametrize(("lost", "planned"), [(0, None), (1, (0, 0)), (3, (0, 2))])

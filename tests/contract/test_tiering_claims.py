@@ -6,7 +6,7 @@ import random
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -17,10 +17,9 @@ import pytest
 
 from spark.tiering.split_files import runs
 from tests.contract.conftest import Database
-from tests.contract.scenes import PostgresScene, batch
+from tests.contract.scenes import batch
 from tests.contract.tiering import ALL_OLD, Tiered, Worker, jobs
 from tests.support.waiting import WITHIN_S
-from tests.tiering_rule import oldest_files
 from tideline.control_plane.tiering_model import ClaimedFile
 from tideline.domain.ids import TopicIdPartition
 
@@ -47,10 +46,26 @@ READ = """
 """
 
 
-@pytest.fixture
-async def tiered(postgres_scene: PostgresScene, database: Database) -> AsyncIterator[Tiered]:
-    with jobs(database) as plane:
-        yield Tiered(postgres_scene, await postgres_scene.gateway(), Worker(plane))
+def oldest_files(
+    ages: Mapping[int, Sequence[int]], max_files: int, max_batches: int, from_ms: int | None = None
+) -> list[int]:
+    """What a claim takes of the files that may be claimed, oldest first.
+
+    ``ages``: file → age of each of its batches, all of them eligible.
+    """
+    first = {
+        file: min(found)
+        for file, times in ages.items()
+        if (found := [age for age in times if from_ms is None or age >= from_ms])
+    }
+    taken: list[int] = []
+    batches = 0
+    for file in sorted(first, key=lambda file: (first[file], file))[:max_files]:
+        batches += len(ages[file])
+        if taken and batches > max_batches:
+            break
+        taken.append(file)
+    return taken
 
 
 async def random_files(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -13,19 +13,12 @@ import psycopg
 import pytest
 
 from tests.contract.conftest import Database
-from tests.contract.scenes import PostgresScene, batch
-from tests.contract.tiering import Tiered, Worker, jobs
+from tests.contract.scenes import batch
+from tests.contract.tiering import Tiered, jobs
 from tideline.control_plane.job_model import JobRow
 from tideline.control_plane.jobs import JobsControlPlane
 from tideline.control_plane.tiering_model import CoverageLook, NewVerdict, RecordedVerdict
 from tideline.domain.ids import TopicIdPartition
-
-
-@pytest.fixture
-async def tiered(postgres_scene: PostgresScene, database: Database) -> AsyncIterator[Tiered]:
-    with jobs(database) as plane:
-        yield Tiered(postgres_scene, await postgres_scene.gateway(), Worker(plane))
-
 
 GAP: Mapping[str, Any] = {"gaps": [[3, 5]]}
 

@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
-import pytest
-
-from tests.contract.conftest import Database
-from tests.contract.scenes import PostgresScene, batch
-from tests.contract.tiering import ALL_OLD, Tiered, Worker, jobs, segment_of
+from tests.contract.scenes import batch
+from tests.contract.tiering import ALL_OLD, Tiered, segment_of
 from tideline.control_plane.garbage_model import DeadReason, ListedObject
 from tideline.control_plane.tiering_model import SEGMENT_SUFFIXES, Bucket
 from tideline.domain.ids import TopicIdPartition
 
 HOUR_MS = 3_600_000
-
-
-@pytest.fixture
-async def tiered(postgres_scene: PostgresScene, database: Database) -> AsyncIterator[Tiered]:
-    with jobs(database) as plane:
-        yield Tiered(postgres_scene, await postgres_scene.gateway(), Worker(plane))
 
 
 async def merged(tiered: Tiered) -> TopicIdPartition:

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from itertools import count
 from uuid import uuid4
 
 import pytest
 
-from tests.contract.conftest import Database
-from tests.contract.scenes import PostgresScene, batch, seed
-from tests.contract.tiering import ALL_OLD, PREFIX, Tiered, Worker, jobs, segment_of
+from tests.contract.scenes import batch, seed
+from tests.contract.tiering import PREFIX, Tiered, Worker, segment_of
 from tideline.control_plane.errors import (
     InvalidInput,
     StaleClaim,
-    TieredRangeGone,
     TieringMismatch,
-    TopicDeleted,
     UnknownLog,
 )
 from tideline.control_plane.tiering_model import (
@@ -28,12 +24,6 @@ from tideline.control_plane.tiering_model import (
 )
 from tideline.domain.ids import TopicIdPartition, topic_id_to_base64
 from tideline.domain.producer_state import StoredProducerState
-
-
-@pytest.fixture
-async def tiered(postgres_scene: PostgresScene, database: Database) -> AsyncIterator[Tiered]:
-    with jobs(database) as plane:
-        yield Tiered(postgres_scene, await postgres_scene.gateway(), Worker(plane))
 
 
 async def split_log(tiered: Tiered, files: int = 3, batches: int = 2) -> TopicIdPartition:
@@ -112,58 +102,6 @@ async def test_a_segment_of_thousands_of_batches_is_planned_as_far_as_its_bounds
         assert len(plan.batches) == plan.batch_count == plan.last_offset - plan.base_offset + 1
         ends.append(plan.last_offset)
     assert ends == [1_099, 2_099, 2_100, 2_499]
-
-
-async def test_a_segment_may_end_earlier_than_planned(tiered: Tiered) -> None:
-    log = await split_log(tiered, files=2, batches=2)
-    plan = tiered.worker.begun(log)
-    shorter = replace(
-        segment_of(plan), last_offset=2, size_bytes=300, record_count=3, batch_count=3
-    )
-    tiered.plane.finish_merge(log, plan.token, shorter)
-    assert tiered.scene.sql("SELECT base_offset FROM split_files") == [(2,)]
-    assert tiered.worker.merge(log) is not None
-    assert await tiered.read(log) == [("segment", 0, 2), ("segment", 3, 3)]
-
-
-async def test_nothing_is_merged_across_what_is_not_split(tiered: Tiered) -> None:
-    log = await tiered.diskless(files=0)
-    for timestamp in (100, 900, 100):
-        await tiered.commit(log, 1, timestamp=timestamp)
-    tiered.worker.split(log.topic_id, cutoff=900)
-    (candidate,) = tiered.plane.merge_candidates()
-    assert (candidate.last_offset, candidate.files) == (0, 1)
-    merged = tiered.worker.merge(log)
-    assert merged is not None
-    assert merged.last_offset == 0
-    assert tiered.plane.merge_candidates() == []
-    assert tiered.worker.begin(log) is None
-
-
-async def test_one_worker_at_a_time_merges_a_partition(tiered: Tiered) -> None:
-    log = await split_log(tiered)
-    first = tiered.worker.begun(log)
-    other = Worker(tiered.plane)
-    assert other.begin(log) is None
-    tiered.scene.sql("UPDATE merge_claims SET expires_at = now() - interval '1 s'")
-    taken = other.begun(log)
-    assert taken.token > first.token
-    with pytest.raises(StaleClaim, match=f"token {first.token}"):
-        tiered.plane.finish_merge(log, first.token, segment_of(first))
-    tiered.plane.abandon_merge(log, first.token, "too late")
-    tiered.plane.finish_merge(log, taken.token, segment_of(taken))
-    assert await tiered.read(log) == [("segment", 0, 5)]
-    dead = tiered.plane.claim_dead_objects(0)
-    assert {d.object_key for d in dead} == {first.object_key_stem + s for s in SEGMENT_SUFFIXES}
-    assert dead[0].object_key.endswith(".log")
-
-
-async def test_a_lapsed_claim_that_nobody_took_still_finishes(tiered: Tiered) -> None:
-    log = await split_log(tiered)
-    plan = tiered.worker.begun(log)
-    tiered.scene.sql("UPDATE merge_claims SET expires_at = now() - interval '1 s'")
-    tiered.plane.finish_merge(log, plan.token, segment_of(plan))
-    assert await tiered.read(log) == [("segment", 0, 5)]
 
 
 async def test_a_claim_that_is_asked_for_again_fences_the_first_and_another_attempt_waits(
@@ -315,18 +253,6 @@ async def test_of_segments_that_were_planned_at_once_none_is_collected_while_the
     assert await tiered.read(log) == [("segment", 0, 0), ("segment", 1, 1)]
 
 
-async def test_an_abandoned_segment_is_collected_and_planned_anew(tiered: Tiered) -> None:
-    log = await split_log(tiered)
-    plan = tiered.worker.begun(log)
-    for _ in range(2):
-        tiered.plane.abandon_merge(log, plan.token, "the upload failed")
-    with pytest.raises(StaleClaim):
-        tiered.plane.finish_merge(log, plan.token, segment_of(plan))
-    other = Worker(tiered.plane)
-    assert other.merge(log) is not None
-    assert await tiered.read(log) == [("segment", 0, 5)]
-
-
 async def test_only_the_planned_range_is_registered(tiered: Tiered) -> None:
     log = await split_log(tiered)
     plan = tiered.worker.begun(log)
@@ -346,46 +272,6 @@ async def test_only_the_planned_range_is_registered(tiered: Tiered) -> None:
         tiered.plane.finish_merge(TopicIdPartition(uuid4(), 0), plan.token, good)
     assert await tiered.read(log) == [("wal", n, n) for n in range(6)]
     tiered.plane.finish_merge(log, plan.token, good)
-
-
-@pytest.mark.parametrize("pruned", [False, True])
-async def test_retention_inside_a_planned_range_keeps_the_rest(
-    tiered: Tiered, pruned: bool
-) -> None:
-    log = await split_log(tiered)
-    plan = tiered.worker.begun(log)
-    tiered.plane.delete_records(log.topic_id, log.partition, 3)
-    if pruned:
-        assert tiered.plane.prune_batches() == 3
-    tiered.plane.finish_merge(log, plan.token, segment_of(plan))
-    assert await tiered.read(log) == [("segment", 0, 5)]
-    assert tiered.states(log) == ("HYBRID", 3, 5, 3)
-
-
-@pytest.mark.parametrize("pruned", [False, True])
-async def test_retention_past_a_planned_range_refuses_it(tiered: Tiered, pruned: bool) -> None:
-    log = await split_log(tiered)
-    plan = tiered.worker.begun(log, max_batches=4)
-    tiered.plane.delete_records(log.topic_id, log.partition, 4)
-    if pruned:
-        tiered.plane.prune_batches()
-    with pytest.raises(TieredRangeGone, match="Abandon the segment"):
-        tiered.plane.finish_merge(log, plan.token, segment_of(plan))
-    tiered.plane.abandon_merge(log, plan.token, "expired")
-    rest = tiered.worker.merge(log)
-    assert rest is not None
-    assert (rest.base_offset, rest.last_offset) == (4, 5)
-    assert tiered.states(log) == ("HYBRID", 4, 5, 4)
-
-
-async def test_a_deleted_topic_takes_no_segment(tiered: Tiered) -> None:
-    log = await split_log(tiered)
-    plan = tiered.worker.begun(log)
-    await tiered.scene.plane.delete_topic(log.topic_id)
-    with pytest.raises(TopicDeleted):
-        tiered.plane.finish_merge(log, plan.token, segment_of(plan))
-    assert tiered.plane.merge_candidates() == []
-    assert tiered.worker.begin(log) is None
 
 
 async def test_a_paused_or_parked_partition_is_no_candidate(tiered: Tiered) -> None:
@@ -463,25 +349,3 @@ async def test_a_hybrid_log_goes_back_to_diskless_when_nothing_tiered_is_left(
     assert tiered.plane.delete_records(log.topic_id, 0, -1) == 16
     assert tiered.states(log) == ("DISKLESS_ONLY", -1, -1, 16)
     assert await tiered.read(log) == []
-
-
-async def test_a_prefix_that_goes_first_or_last_leaves_the_same(tiered: Tiered) -> None:
-    log = await tiered.scene.hybrid_log(tiered.gateway, 10)
-    await tiered.commit(log, 2)
-    tiered.worker.split(log.topic_id)
-    tiered.worker.merge(log)
-    tiered.plane.delete_records(log.topic_id, 0, -1)
-    assert tiered.states(log) == ("HYBRID", 0, 11, 12)
-    tiered.plane.advance_prefix_start(log.topic_id, 0, 10)
-    assert tiered.states(log) == ("DISKLESS_ONLY", -1, -1, 12)
-
-
-async def test_commits_go_on_while_batches_are_claimed_split_and_merged(tiered: Tiered) -> None:
-    log = await tiered.diskless(files=1, batches=1)
-    (file,) = tiered.worker.claim({log.topic_id: ALL_OLD})
-    await tiered.commit(log, 1)
-    tiered.worker.finish(file)
-    plan = tiered.worker.begun(log)
-    await tiered.scene.commit(tiered.gateway, batch(log, records=3))
-    tiered.plane.finish_merge(log, plan.token, segment_of(plan))
-    assert await tiered.read(log) == [("segment", 0, 0), ("wal", 1, 1), ("wal", 2, 4)]

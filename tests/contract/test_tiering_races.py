@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -21,12 +21,6 @@ from tideline.control_plane.tiering_model import MergePlan
 from tideline.domain.ids import TopicIdPartition
 
 T = TypeVar("T")
-
-
-@pytest.fixture
-async def tiered(postgres_scene: PostgresScene, database: Database) -> AsyncIterator[Tiered]:
-    with jobs(database) as plane:
-        yield Tiered(postgres_scene, await postgres_scene.gateway(), Worker(plane))
 
 
 class Race:

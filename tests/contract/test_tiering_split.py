@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from spark.tiering.split_files import runs
-from tests.contract.conftest import Database
-from tests.contract.scenes import PostgresScene, batch
-from tests.contract.tiering import ALL_OLD, Tiered, Worker, jobs, segment_of
+from tests.contract.tiering import ALL_OLD, Tiered, Worker, segment_of
 from tideline.control_plane.errors import (
     InvalidInput,
     StaleClaim,
@@ -21,29 +18,6 @@ from tideline.control_plane.errors import (
 from tideline.control_plane.tiering_model import SplitWork, TieringScope
 
 LARGEST = 2**63 - 1
-
-
-@pytest.fixture
-async def tiered(postgres_scene: PostgresScene, database: Database) -> AsyncIterator[Tiered]:
-    with jobs(database) as plane:
-        yield Tiered(postgres_scene, await postgres_scene.gateway(), Worker(plane))
-
-
-async def test_old_batches_are_claimed_oldest_file_first_and_only_once(tiered: Tiered) -> None:
-    _, (log,) = await tiered.scene.diskless_topic()
-    newer = await tiered.commit(log, 2, timestamp=500)
-    oldest = await tiered.commit(log, 1, timestamp=100)
-    await tiered.commit(log, 1, timestamp=900)
-    files = tiered.worker.claim({log.topic_id: 900})
-    assert [(f.file_id, [b.base_offset for b in f.batches]) for f in files] == [
-        (oldest, [2]),
-        (newer, [0, 1]),
-    ]
-    assert {(b.log, b.boundary_epoch, b.max_timestamp < 900) for f in files for b in f.batches} == {
-        (log, 0, True)
-    }
-    assert Worker(tiered.plane).claim({log.topic_id: 900}) == []
-    assert len({f.token for f in files}) == 2
 
 
 async def test_a_claim_is_bounded_but_never_less_than_a_file(tiered: Tiered) -> None:
@@ -56,24 +30,6 @@ async def test_a_claim_is_bounded_but_never_less_than_a_file(tiered: Tiered) -> 
     for wrong in ({"max_files": 0}, {"max_batches": 0}, {"claim_ms": 0}):
         with pytest.raises(InvalidInput):
             tiered.worker.claim(cutoffs, **wrong)
-
-
-async def test_nothing_young_paused_expired_or_deleted_is_claimed(tiered: Tiered) -> None:
-    log = await tiered.diskless(files=2, batches=1)
-    ((name,),) = tiered.scene.sql("SELECT name FROM topics")
-    assert tiered.worker.claim({}) == []
-    assert tiered.worker.claim({log.topic_id: 1_000}) == []
-    tiered.plane.pause_tiering(str(name))
-    assert tiered.worker.claim({log.topic_id: ALL_OLD}) == []
-    tiered.plane.resume_tiering(str(name))
-    tiered.plane.delete_records(log.topic_id, log.partition, 1)
-    (file,) = tiered.worker.claim({log.topic_id: ALL_OLD})
-    assert [b.base_offset for b in file.batches] == [1]
-    tiered.plane.release_claim(tiered.worker.worker, file.file_id, file.token)
-    await tiered.scene.plane.delete_topic(log.topic_id)
-    assert tiered.worker.claim({log.topic_id: ALL_OLD}) == []
-    with pytest.raises(UnknownTopic):
-        tiered.plane.pause_tiering("nobody")
 
 
 async def test_the_oldest_batch_that_may_be_split_is_told_of_each_log_until_it_is(
@@ -145,6 +101,9 @@ async def test_a_request_makes_everything_committed_until_then_eligible(tiered: 
     assert tiered.plane.merge_candidates() == []
     (status,) = tiered.plane.tiering_status()
     assert (status.requested_at, status.pending_batches) == (None, 1)
+    for steer in (tiered.plane.request_tiering, tiered.plane.pause_tiering):
+        with pytest.raises(UnknownTopic):
+            steer("nobody")
 
 
 async def test_a_batch_of_a_clock_that_runs_ahead_is_as_old_as_its_commit(tiered: Tiered) -> None:
@@ -166,28 +125,6 @@ async def test_a_batch_of_a_clock_that_runs_ahead_is_as_old_as_its_commit(tiered
     for file in files:
         tiered.worker.finish(file)
     assert tiered.worker.begun(log).last_offset == 1
-
-
-async def test_one_file_is_cut_into_one_run_per_partition(tiered: Tiered) -> None:
-    _, (first, second) = await tiered.scene.diskless_topic(partitions=2)
-    await tiered.scene.commit(
-        tiered.gateway,
-        batch(first, records=2),
-        batch(second, records=3),
-        batch(first, records=4),
-    )
-    splits = tiered.worker.split(first.topic_id)
-    assert [(s.base_offset, s.last_offset, s.batch_count) for s in splits] == [(0, 5, 2), (0, 2, 1)]
-    assert len({s.log_id for s in splits}) == 2
-    lo, hi = tiered.plane.log_id_range()
-    rows = list(tiered.plane.batches(lo, hi))
-    assert [(r.base_offset, r.split_id is not None) for r in rows] == [
-        (0, True),
-        (2, True),
-        (0, True),
-    ]
-    assert tiered.scene.sql("SELECT count(*) FROM wal_file_claims") == [(0,)]
-    assert await tiered.read(first) == [("wal", 0, 1), ("wal", 2, 5)]
 
 
 async def test_a_finished_split_may_be_told_again(tiered: Tiered) -> None:
@@ -218,26 +155,6 @@ async def test_files_are_finished_together_and_of_a_lost_claim_nothing_is(tiered
     assert tiered.scene.sql("SELECT file_id FROM wal_file_claims") == [(lost.file_id,)]
 
 
-async def test_an_expired_claim_holds_until_it_is_taken_over(tiered: Tiered) -> None:
-    log = await tiered.diskless(files=2, batches=1)
-    kept, lost = tiered.worker.claim({log.topic_id: ALL_OLD})
-    tiered.scene.sql("UPDATE wal_file_claims SET expires_at = now() - interval '1 s'")
-    tiered.worker.finish(kept)
-    other = Worker(tiered.plane)
-    (taken,) = other.claim({log.topic_id: ALL_OLD})
-    assert taken.file_id == lost.file_id
-    assert taken.token > lost.token
-    before = tiered.scene.sql("SELECT * FROM batches ORDER BY last_offset")
-    with pytest.raises(StaleClaim, match=f"claim {lost.token} of WAL file {lost.file_id}"):
-        tiered.worker.finish(lost)
-    with pytest.raises(StaleClaim):
-        Worker(tiered.plane).finish(taken)
-    tiered.plane.release_claim(tiered.worker.worker, lost.file_id, lost.token)
-    assert tiered.scene.sql("SELECT * FROM batches ORDER BY last_offset") == before
-    other.finish(taken)
-    assert tiered.worker.begun(log).batch_count == 2
-
-
 async def test_what_an_earlier_run_of_the_worker_claimed_is_given_back_and_another_workers_is_not(
     tiered: Tiered,
 ) -> None:
@@ -251,8 +168,9 @@ async def test_what_an_earlier_run_of_the_worker_claimed_is_given_back_and_anoth
     (again,) = tiered.worker.claim({log.topic_id: ALL_OLD})
     assert again.file_id == mine.file_id
     assert again.token > mine.token
-    with pytest.raises(StaleClaim, match=f"claim {mine.token} of WAL file {mine.file_id}"):
-        tiered.worker.finish(mine)
+    for who, claim in ((tiered.worker, mine), (other, again)):
+        with pytest.raises(StaleClaim, match=f"claim {claim.token} of WAL file {mine.file_id}"):
+            who.finish(claim)
     other.finish(theirs)
     tiered.worker.finish(again)
     plan = tiered.worker.begun(log)
@@ -260,17 +178,6 @@ async def test_what_an_earlier_run_of_the_worker_claimed_is_given_back_and_anoth
     with pytest.raises(StaleClaim):
         tiered.plane.finish_merge(log, plan.token, segment_of(plan))
     assert tiered.worker.merge(log) is not None
-
-
-async def test_a_released_file_is_claimed_again(tiered: Tiered) -> None:
-    log = await tiered.diskless(files=1)
-    (file,) = tiered.worker.claim({log.topic_id: ALL_OLD})
-    for _ in range(2):
-        tiered.plane.release_claim(tiered.worker.worker, file.file_id, file.token)
-    with pytest.raises(StaleClaim):
-        tiered.worker.finish(file)
-    (again,) = tiered.worker.claim({log.topic_id: ALL_OLD})
-    assert again.file_id == file.file_id
 
 
 async def test_only_exact_runs_of_the_claimed_batches_are_taken(tiered: Tiered) -> None:
@@ -293,21 +200,6 @@ async def test_only_exact_runs_of_the_claimed_batches_are_taken(tiered: Tiered) 
         tiered.worker.finish(file, [replace(split, log_id=0)])
     assert tiered.scene.sql("SELECT count(*) FROM batches WHERE split_id IS NOT NULL") == [(0,)]
     tiered.worker.finish(file, [split])
-
-
-@pytest.mark.parametrize("pruned", [False, True])
-async def test_what_expires_while_it_is_split_is_no_error(tiered: Tiered, pruned: bool) -> None:
-    log = await tiered.diskless(files=2, batches=3)
-    gone, cut = tiered.worker.claim({log.topic_id: ALL_OLD})
-    tiered.plane.delete_records(log.topic_id, log.partition, 4)
-    if pruned:
-        tiered.plane.prune_batches()
-    tiered.worker.finish(gone)
-    tiered.worker.finish(cut)
-    assert tiered.scene.sql("SELECT file_id FROM split_files") == [(cut.file_id,)]
-    plan = tiered.worker.begun(log)
-    assert (plan.base_offset, plan.last_offset, plan.byte_size) == (4, 5, 200)
-    assert {batch.object_key for batch in plan.batches} == {cut.object_key}
 
 
 async def test_what_fails_waits_and_is_then_parked_until_an_operator_acts(tiered: Tiered) -> None:

@@ -28,6 +28,7 @@ from tideline.control_plane.tiering_model import (
     MergePlan,
     NewSegment,
 )
+from tideline.domain.ids import TopicIdPartition
 from tideline.errors import TidelineError
 
 BOUNDARY = 10
@@ -137,11 +138,12 @@ class History:
             {log.topic_id: at for log, at in zip(self.logs, cutoffs, strict=True)},
             max_files=max_files,
         )
+        requested = [self._requested_until(log) for log in self.logs]
         free = {
             file_id: eligible
             for file_id, written in self.files.items()
             if written.claim is None or not written.claim.live
-            if (eligible := self._eligible(written, cutoffs))
+            if (eligible := self._eligible(written, cutoffs, requested))
         }
         assert len(files) == min(max_files, len(free))
         for file in files:
@@ -291,6 +293,10 @@ class History:
             self.jobs.advance_prefix_start(self.logs[0].topic_id, 0, start)
             self.models[0].advance_prefix(start)
 
+    def request(self, log: int) -> None:
+        if not self.models[log].deleted:
+            self.jobs.request_tiering(self.names[log])
+
     def pause(self, log: int, paused: bool) -> None:
         if not self.models[log].deleted:
             steer = self.jobs.pause_tiering if paused else self.jobs.resume_tiering
@@ -327,6 +333,7 @@ class History:
                 assert row.tiered_start == _of(model).tiered_start
                 assert row.suffix_start == model.suffix_start
                 assert max(row.merge_frontier, row.suffix_start) == _of(model).frontier
+        self._check_candidates()
         asked = [
             (model, FindBatchesRequest(self.logs[n], max(0, offset), 250))
             for n, model in enumerate(self.models)
@@ -349,6 +356,19 @@ class History:
         self.collect(0)
         self.check(0)
         assert self.stored == self._needed()
+
+    def _check_candidates(self) -> None:
+        """What may be merged is told whole, however many segments come of it."""
+        found = {
+            self.logs.index(row.log): (row.base_offset, row.last_offset, row.bytes, row.batches)
+            for row in self.jobs.merge_candidates()
+        }
+        for n, model in enumerate(self.models):
+            if model.deleted or self.paused[n] or not (ready := _of(model).mergeable()):
+                assert n not in found
+            else:
+                size = sum(batch.byte_size for batch in ready)
+                assert found[n] == (ready[0].base_offset, ready[-1].last_offset, size, len(ready))
 
     def _check_found(
         self, model: Partition, request: FindBatchesRequest, found: FoundBatches
@@ -429,14 +449,24 @@ class History:
                 needed |= {merge.plan.object_key_stem + suffix for suffix in SEGMENT_SUFFIXES}
         return needed
 
-    def _eligible(self, written: WalFile, cutoffs: list[int]) -> list[tuple[int, int]]:
+    def _requested_until(self, log: TopicIdPartition) -> int:
+        """ms; what was committed until then is eligible whatever its age."""
+        ((until,),) = self.scene.sql(
+            "SELECT coalesce(epoch_ms(tiering_requested_at), -1) FROM topics WHERE topic_id = %s",
+            log.topic_id,
+        )
+        return int(str(until))
+
+    def _eligible(
+        self, written: WalFile, cutoffs: list[int], requested: list[int]
+    ) -> list[tuple[int, int]]:
         return sorted(
             (log, found.base_offset)
             for log, found in written.batches
             if not (self.models[log].deleted or self.paused[log])
             and found.base_offset not in _of(self.models[log]).split
             and found.last_offset >= self.models[log].suffix_start
-            and found.max_timestamp < cutoffs[log]
+            and (found.max_timestamp < cutoffs[log] or found.append_time <= requested[log])
         )
 
     def _is_finished(self, claim: FileClaim) -> bool:

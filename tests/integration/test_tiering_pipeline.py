@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark.tiering import job as tiering
+from tests.integration.dump_log import finished, start_dump
 from tests.support.waiting import HANGS_S
 from tests.tiering_topic import CODECS, PARTITIONS, Topic, diskless_topic, job
 from tideline.control_plane.tiering_model import MergedSegmentRow
@@ -21,7 +23,6 @@ from tideline.kafka.segment_files import SegmentFile, object_keys, offset_name
 from tideline.object_store.client import ObjectStoreClient
 from tideline.settings import JobsSettings
 from tideline.stack import Stack
-from tideline.stack.kafka_jars import tool_command
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def topic(stack: Stack) -> Iterator[Topic]:
 
 def tideline(stack: Stack, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "tideline", "tiering", *arguments],
+        [sys.executable, "-m", "tideline", *arguments],
         env={**os.environ, **stack.environment("jobs")},
         capture_output=True, text=True, timeout=HANGS_S, check=False,
     )  # fmt: skip
@@ -49,17 +50,17 @@ def test_aged_data_is_tiered_and_reads_as_before(
     young = tiering.tiering(job(stack, spark), [topic.name])
     assert young.details["split"]["batches"] == 0, "retention.ms is seven days"  # type: ignore[index]
 
-    status = tideline(stack, "status", topic.name, "-o", "json")
+    status = tideline(stack, "tiering", "status", topic.name, "-o", "json")
     assert status.returncode == ExitCode.OK, status.stderr
     rows = json.loads(status.stdout)["partitions"]
     assert sum(row["pending_batches"] for row in rows) == before
     assert {row["next_step"] for row in rows} == {"split once it is older than local.retention.ms"}
 
-    assert tideline(stack, "pause", topic.name).returncode == ExitCode.OK
-    assert tideline(stack, "trigger", topic.name).returncode == ExitCode.OK
+    assert tideline(stack, "tiering", "pause", topic.name).returncode == ExitCode.OK
+    assert tideline(stack, "tiering", "trigger", topic.name).returncode == ExitCode.OK
     paused = tiering.tiering(job(stack, spark), [topic.name])
     assert paused.details["split"]["batches"] == 0  # type: ignore[index]
-    assert tideline(stack, "resume", topic.name).returncode == ExitCode.OK
+    assert tideline(stack, "tiering", "resume", topic.name).returncode == ExitCode.OK
 
     plan = tiering.tiering(job(stack, spark), [topic.name], dry_run=True)
     assert {row["partition"] for row in plan.details["eligible"]} == {0, 1}  # type: ignore[attr-defined]
@@ -73,38 +74,52 @@ def test_aged_data_is_tiered_and_reads_as_before(
     assert topic.read() == topic.records, "all from segments"
     topic.produce(20)
     assert topic.read() == topic.records, "from segments, then from WAL objects"
-    dump_finds_nothing(stack, topic.segments(), tmp_path)
+    kafka_finds_nothing_wrong(stack, topic.name, topic.segments(), tmp_path)
 
 
-def dump_finds_nothing(stack: Stack, rows: list[MergedSegmentRow], directory: Path) -> None:
-    """Kafka's own tool reads the segments, and finds every index entry right."""
+def kafka_finds_nothing_wrong(
+    stack: Stack, name: str, rows: list[MergedSegmentRow], directory: Path
+) -> None:
+    """Kafka's own tool reads the segments, finds every index entry right, and decodes what is
+    exported of them."""
     store = ObjectStoreClient(JobsSettings.of(stack.environment("jobs")))
     bucket = stack.endpoints.s3.tiered_bucket
-    files: list[str] = []
+    files: list[Path] = []
     for row in rows:
         place = directory / str(row.partition)
         place.mkdir(exist_ok=True)
         for file, key in object_keys(row.object_key_stem).items():
             path = place / f"{offset_name(row.base_offset)}{file}"
             path.write_bytes(store.get(bucket, key))
-            if file in (SegmentFile.LOG, SegmentFile.OFFSET_INDEX, SegmentFile.TIME_INDEX):
-                files.append(str(path))
-    told = subprocess.run(
-        tool_command(
-            "kafka.tools.DumpLogSegments", "--files", ",".join(files), "--deep-iteration",
-            "--index-sanity-check",
-        ),
-        capture_output=True, text=True, timeout=HANGS_S, check=False,
-    )  # fmt: skip
-    assert told.returncode == 0, told.stderr
-    assert told.stdout.count("passed sanity check") == 2 * len(rows), told.stdout[-2000:]
-    for complaint in ("Found timestamp mismatch", "Mismatches in", "Non-consecutive", "isvalid: f"):
-        assert complaint not in told.stdout + told.stderr
+            if file is not SegmentFile.LEADER_EPOCHS:
+                files.append(path)
+    exported = directory / f"{offset_name(0)}.log"
+    told = tideline(stack, "export", "remote-log-metadata", name, "-o", str(exported))
+    assert told.returncode == ExitCode.OK, told.stderr
+    running = [
+        start_dump(files, "--deep-iteration"),
+        start_dump(files, "--index-sanity-check"),
+        start_dump([exported], "--remote-log-metadata-decoder"),
+    ]
+    deep, sanity, metadata = [finished(process) for process in running]
+    assert (deep.complaints, sanity.complaints, metadata.complaints) == ("", "", "")
+    assert not [line for lines in deep.sections.values() for line in lines if "isvalid: f" in line]
+    ((_, lines),) = metadata.sections.items()
+    ranges = [
+        tuple(int(number) for number in found)
+        for line in lines
+        for found in re.findall(
+            r"RemoteLogSegmentMetadata\{.*startOffset=(\d+), endOffset=(\d+),"
+            r".*segmentSizeInBytes=(\d+)", line
+        )
+    ]  # fmt: skip
+    assert ranges == [(row.base_offset, row.last_offset, row.size_bytes) for row in rows]
+    assert sum("state=COPY_SEGMENT_FINISHED" in line for line in lines) == len(rows)
 
 
 def test_a_topic_is_tiered_by_age_in_one_command(topic: Topic, stack: Stack) -> None:
     topic.produce(20)
-    told = tideline(stack, "trigger", topic.name, "--now")
+    told = tideline(stack, "tiering", "trigger", topic.name, "--now")
     assert told.returncode == ExitCode.OK, told.stderr
     result = json.loads(told.stdout.splitlines()[-1])
     assert result["merge"]["segments"] == PARTITIONS
@@ -114,6 +129,6 @@ def test_a_topic_is_tiered_by_age_in_one_command(topic: Topic, stack: Stack) -> 
 
 def test_a_topic_without_diskless_data_is_refused(stack: Stack) -> None:
     for command in (("status", "no-such-topic"), ("trigger", "no-such-topic")):
-        told = tideline(stack, *command)
+        told = tideline(stack, "tiering", *command)
         assert told.returncode == ExitCode.REFUSED
         assert "no-such-topic" in told.stderr

@@ -26,8 +26,8 @@ from spark.tiering.whole_objects import local_directory
 from tests.contract.conftest import Database
 from tests.contract.spark import test_coverage_frames as coverage
 from tests.contract.spark import test_retention as retention
-from tests.contract.test_tiering_frames import DirectoryStore, Opening
 from tests.contract.tiering_world import DISKLESS, TIERED, World, order
+from tests.nightly.spark.directory_store import DirectoryStore, Opening
 from tests.on_local_cluster import attempt, kill_executor_once, on_local_cluster
 from tests.support.waiting import for_seconds
 from tests.unit.kafka.segment_batches import sized

@@ -15,7 +15,7 @@ from aiokafka import AIOKafkaConsumer
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
-from tests.harness import CONSOLE_MS, Case, counted, create_topics, id_of, migration_case
+from tests.harness import CONSOLE_MS, Case, create_topics, id_of, migration_case
 from tests.raw_batches import raw_batches
 from tests.support.waiting import HANGS_S, WITHIN_S, bounded, flushed, ran, until
 from tests.tiering_now import tier
@@ -205,13 +205,6 @@ def test_offsets_for_times_are_those_of_a_scan(log: Log) -> None:
     first = next(offset for offset, timestamp, _ in seen if timestamp == largest)
     assert log.listed(OffsetSpec.max_timestamp()) == first
     assert log.listed(OffsetSpec.earliest()) == 0
-
-
-def test_reads_of_segments_are_counted(log: Log) -> None:
-    reads = "inkless_hybrid_tiered_reads_total"
-    before = counted(log.case.stack, reads)
-    raw_batches(log.case.stack, log.case.topic, 0, log.boundary, log.boundary + 50)
-    until("them to be counted", lambda: counted(log.case.stack, reads) > before)
 
 
 def test_the_log_begins_where_the_last_deletion_said_through_all_regions(log: Log) -> None:

@@ -31,7 +31,6 @@ from tideline.kafka.segment_lookup import (
     position_for_offset,
     time_entries,
 )
-from tideline.kafka.segment_writer import OffsetGap
 from tideline.stack import Stack
 
 MIB = 1024 * 1024
@@ -171,32 +170,3 @@ def test_a_brokers_own_indexes_are_read(on_disk: list[BrokerSegment]) -> None:
             assert position_for_offset(index, extent, header.last_offset) <= header.position
         times = list(time_entries(source.read(SegmentFile.TIME_INDEX), extent))
         assert times[-1].timestamp == max(header.max_timestamp for header in positions.values())
-
-
-def test_batches_that_are_missing_in_a_brokers_log_are_noticed(
-    on_disk: list[BrokerSegment], tmp_path: Path
-) -> None:
-    source = on_disk[0]
-    log = source.read(SegmentFile.LOG)
-    second = list(iter_batches(log))[1]
-    with pytest.raises(OffsetGap, match=f"a batch begins at {second.last_offset + 1}"):
-        write_segment(
-            tmp_path,
-            [log[: second.position], log[second.end :]],
-            base_offset=source.base_offset,
-            leader_epoch=0,
-        )
-
-
-def test_a_snapshot_needs_its_basis(on_disk: list[BrokerSegment], tmp_path: Path) -> None:
-    """A producer that wrote only in an earlier segment is still in the later snapshot."""
-    source = on_disk[-1]
-    silent = ProducerSnapshotEntry(99, 0, 3, 0, 0, 5)
-    written = write_segment(
-        tmp_path,
-        [source.read(SegmentFile.LOG)],
-        base_offset=source.base_offset,
-        leader_epoch=0,
-        producers=[*source.producers_at(source.base_offset), silent],
-    )
-    assert silent in written.producers

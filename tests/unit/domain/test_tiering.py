@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.tiering_rule import Eligibility, PartitionTiering, eligibility, place_of, segment_reach
 from tideline.domain.remote_log import EpochStart
 from tideline.domain.tiering import (
     SHARE_BYTES,
@@ -103,45 +102,6 @@ def test_a_value_that_is_no_number_is_named() -> None:
         effective_config({"segment.bytes": "big"})
 
 
-PARTITION = PartitionTiering(suffix_start=100, high_watermark=200, cutoff_ms=5_000)
-COMMITTED_AT = 10_000
-REQUESTED = replace(PARTITION, requested_at_ms=COMMITTED_AT)
-
-
-@pytest.mark.parametrize(
-    ("partition", "last", "timestamp", "split", "expected"),
-    [
-        (PARTITION, 150, 4_999, False, Eligibility.ELIGIBLE),
-        (PARTITION, 150, 5_000, False, Eligibility.YOUNG),
-        (PARTITION, 199, 4_999, False, Eligibility.ELIGIBLE),
-        (PARTITION, 200, 4_999, False, Eligibility.UNCOMMITTED),
-        (PARTITION, 100, 4_999, False, Eligibility.ELIGIBLE),
-        (PARTITION, 99, 4_999, False, Eligibility.EXPIRED),
-        (PARTITION, 150, 4_999, True, Eligibility.CONVERTED),
-        (PARTITION, 150, -1, False, Eligibility.ELIGIBLE),
-        (REQUESTED, 150, 9_000, False, Eligibility.ELIGIBLE),
-        (replace(REQUESTED, requested_at_ms=9_999), 150, 9_000, False, Eligibility.YOUNG),
-        (replace(REQUESTED, requested_at_ms=9_999), 150, 4_999, False, Eligibility.ELIGIBLE),
-        (REQUESTED, 200, 9_000, False, Eligibility.UNCOMMITTED),
-        (REQUESTED, 99, 9_000, False, Eligibility.EXPIRED),
-        (replace(REQUESTED, paused=True), 150, 1, False, Eligibility.PAUSED),
-        (replace(REQUESTED, deleted=True), 150, 1, False, Eligibility.DELETED),
-        (replace(PARTITION, cutoff_ms=None), 150, 1, False, Eligibility.YOUNG),
-    ],
-)
-def test_a_batch_is_judged_by_age_commitment_and_state(
-    partition: PartitionTiering, last: int, timestamp: int, split: bool, expected: Eligibility
-) -> None:
-    found = eligibility(
-        partition,
-        last_offset=last,
-        max_timestamp=timestamp,
-        append_time=COMMITTED_AT,
-        split=split,
-    )
-    assert found is expected
-
-
 runs = st.lists(
     st.tuples(st.integers(1, 9), st.integers(1, 400), st.sampled_from([0, 0, 0, 5])), max_size=30
 ).map(
@@ -159,31 +119,6 @@ def test_a_run_ends_only_where_offsets_are_missing(batches: list[Run]) -> None:
     for run in cut:
         assert all(b.base_offset == a.last_offset + 1 for a, b in pairwise(run))
     assert all(b[0].base_offset > a[-1].last_offset + 1 for a, b in pairwise(cut))
-
-
-@given(batches=runs, limit=st.integers(1, 2_000), skip=st.integers(0, 5))
-def test_a_segment_reaches_as_far_as_the_limit_and_the_next_gap_allow(
-    batches: list[Run], limit: int, skip: int
-) -> None:
-    rest = batches[skip:]
-    frontier = rest[0].base_offset if rest else 0
-    taken = segment_reach(rest, frontier, limit)
-    assert list(taken) == rest[: len(taken)]
-    assert bool(taken) == bool(rest), "a run at the frontier is always taken"
-    assert len(taken) <= 1 or sum(b.byte_size for b in taken) <= limit
-    if taken and len(taken) < len(rest):
-        following = rest[len(taken)]
-        gap = following.base_offset != taken[-1].last_offset + 1
-        assert gap or sum(b.byte_size for b in taken) + following.byte_size > limit
-
-
-def test_nothing_is_merged_while_the_run_at_the_frontier_is_missing() -> None:
-    assert segment_reach([Run(12, 15, 10)], 10, 1_000) == ()
-
-
-def test_a_segment_ends_where_offsets_no_longer_fit_in_32_bits() -> None:
-    far = [Run(0, 2**31 - 1, 1), Run(2**31, 2**31, 1)]
-    assert segment_reach(far, 0, 1_000) == (far[0],)
 
 
 def test_no_segment_is_larger_than_topic_operator_and_kafka_allow() -> None:
@@ -235,7 +170,6 @@ def test_a_hybrid_log_has_three_regions() -> None:
 def test_retention_leaves_what_is_readable() -> None:
     log = LogBounds(50, 50, 85, 79, 100)
     assert placements(log) == (Placement(Place.WAL, 85, 100),)
-    assert place_of(log, 84) is None
 
 
 @pytest.mark.parametrize(
@@ -273,7 +207,6 @@ def test_every_readable_offset_lives_in_exactly_one_place(
         holding = [r.place for r in regions if r.start <= offset < r.end]
         readable = start <= offset < boundary or log.suffix_start <= offset < end
         assert len(holding) == (1 if readable else 0)
-        assert place_of(log, offset) == (holding[0] if holding else None)
     assert sum(r.offsets for r in regions) == max(0, boundary - start) + end - log.suffix_start
 
 
