@@ -142,8 +142,7 @@ class Surroundings:
         self.standby: dict[str, Any] | None = None
         """What a standby has that receives nothing any more."""
         self.primary: dict[str, Any] | None = None
-        """What was committed when one that had fallen behind was promoted, until an operator has
-        compared them."""
+        """What was committed when a standby was promoted, until an operator has compared them."""
         self.forked: dict[TopicIdPartition, int] = {}
         """Where the logs ended then of which it has B0."""
         self.owners = Owners()
@@ -160,12 +159,12 @@ class Surroundings:
     def promote(self) -> None:
         """A standby takes over: the one that has fallen behind, or one that has everything."""
         system, timeline = self.plane.server
+        self.primary = self.plane.rows()
         if self.standby is not None:
-            self.primary = self.plane.rows()
             self.plane.go_back(self.standby)
             self.standby = None
-            suffixes = [row for row in self.plane.topics.partitions() if row.suffix is not None]
-            self.forked = {row.log: row.high_watermark for row in suffixes}
+        suffixes = [row for row in self.plane.topics.partitions() if row.suffix is not None]
+        self.forked = {row.log: row.high_watermark for row in suffixes}
         self.plane.server = (system, timeline + 1)
         self._serve_anew()
 

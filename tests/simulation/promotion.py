@@ -4,8 +4,9 @@ What is modelled: connections end, and new ones are compared with what was seen 
 those before; calls under way have no outcome, the timeline grows by one, and nothing is committed
 until everybody who was active has been heard of on the new one. Not modelled: the worker's beats.
 
-Where it is found that commits are missing an operator compares: the primary comes back, or what is
-missing is accepted. Either way a new history begins, and everybody starts again.
+Where commits are missing, or nobody can say whether some are, an operator compares: the primary
+comes back, or what is missing is accepted. Either way a new history begins, and everybody starts
+again.
 """
 
 from __future__ import annotations

@@ -209,8 +209,7 @@ class World:
         """A standby of Postgres takes over."""
         self.around.promote()
         self.worker.promoted()
-        if self.around.primary is not None:
-            self._comparing = asyncio.ensure_future(compare(self))
+        self._comparing = asyncio.ensure_future(compare(self))
 
     def process(self, name: str) -> Process:
         if name.startswith("gateway"):
@@ -402,8 +401,8 @@ class World:
 
     @property
     def is_halted(self) -> bool:
-        """Whether it was found that Postgres lacks commits, which it does: nobody is served until
-        an operator has compared, and accepted it."""
+        """Whether it was found that Postgres lacks commits, or that nobody can say whether it does:
+        nobody is served until an operator has compared, and accepted it."""
         return self.around.primary is not None and self.around.plane.history.halted is not None
 
     @property
