@@ -100,7 +100,8 @@ def random_log(rng: random.Random, number: int) -> Log:
         suffix_start=-1 if boundary < 0 else max(start, boundary),
         high_watermark=-1 if boundary < 0 else offset,
     )
-    age, size = rng.choice([-1, NOW - rng.randrange(100)]), rng.choice([-1, rng.randrange(120)])
+    ages = [-1, NOW - rng.randrange(100), NOW - rng.randrange(100), NOW + rng.randrange(1, 100)]
+    age, size = rng.choice(ages), rng.choice([-1, rng.randrange(120)])
     return Log(bounds, Policy(age, size), segments, lineage, merged, wal)
 
 
