@@ -103,6 +103,8 @@ def kafka_finds_nothing_wrong(
     ]
     deep, sanity, metadata = [finished(process) for process in running]
     assert (deep.complaints, sanity.complaints, metadata.complaints) == ("", "", "")
+    said = [line for lines in sanity.sections.values() for line in lines]
+    assert sum(line.endswith("passed sanity check.") for line in said) == 2 * len(rows), said
     assert not [line for lines in deep.sections.values() for line in lines if "isvalid: f" in line]
     ((_, lines),) = metadata.sections.items()
     ranges = [
