@@ -136,132 +136,62 @@ def describe_producers(request: Any) -> Any:
     return api_of(request).response(throttle_time=NONE, topics=found)
 
 
-def metadata(request: Any) -> Any:
-    api = api_of(request)
-    return api.response(
-        throttle_time=NONE,
-        brokers=(),
-        cluster_id="c",
-        controller_id=1,
-        topics=tuple(
+def denied(
+    answered: str, part: str, *same: str, asked: str = "topics", **values: Any
+) -> Callable[[Any], Any]:
+    """Refuses each of the topics, or resources, that were ``asked`` for in the row ``part`` of the
+    array ``answered``, which repeats the fields ``same`` of what was asked."""
+
+    def answer(request: Any) -> Any:
+        api = api_of(request)
+        found = (
             api.response_part(
-                "MetadataResponseTopic",
-                error_code=DENIED,
-                name=topic.name,
-                topic_id=None,
-                is_internal=False,
-                partitions=(),
+                part, error_code=DENIED, **{name: getattr(row, name) for name in same}, **values
             )
-            for topic in request.topics
-        ),
-    )
+            for row in getattr(request, asked)
+        )
+        return api.response(throttle_time=NONE, **{answered: tuple(found)}, **AROUND.get(part, {}))
+
+    return answer
 
 
-def topic_partitions(request: Any) -> Any:
-    api = api_of(request)
-    return api.response(
-        throttle_time=NONE,
-        next_cursor=None,
-        topics=tuple(
-            api.response_part(
-                "DescribeTopicPartitionsResponseTopic",
-                error_code=DENIED,
-                name=topic.name,
-                topic_id=None,
-                is_internal=False,
-                partitions=(),
-                topic_authorized_operations=-(2**31),
-            )
-            for topic in request.topics
-        ),
-    )
-
-
-def create_topics(request: Any) -> Any:
-    api = api_of(request)
-    return api.response(
-        throttle_time=NONE,
-        topics=tuple(
-            api.response_part(
-                "CreatableTopicResult",
-                name=topic.name,
-                topic_id=None,
-                error_code=DENIED,
-                error_message="Authorization failed.",
-                configs=(),
-            )
-            for topic in request.topics
-        ),
-    )
-
-
-def create_partitions(request: Any) -> Any:
-    api = api_of(request)
-    return api.response(
-        throttle_time=NONE,
-        results=tuple(
-            api.response_part(
-                "CreatePartitionsTopicResult",
-                name=topic.name,
-                error_code=DENIED,
-                error_message=None,
-            )
-            for topic in request.topics
-        ),
-    )
-
-
-def delete_topics(request: Any) -> Any:
-    """Kafka names a topic that was asked for by its id only to who may describe it."""
-    api = api_of(request)
-    return api.response(
-        throttle_time=NONE,
-        responses=tuple(
-            api.response_part(
-                "DeletableTopicResult",
-                name=topic.name,
-                topic_id=topic.topic_id,
-                error_code=DENIED,
-                error_message=None,
-            )
-            for topic in request.topics
-        ),
-    )
-
-
-def resources(request: Any) -> Any:
-    api = api_of(request)
-    return api.response(
-        throttle_time=NONE,
-        responses=tuple(
-            api.response_part(
-                "AlterConfigsResourceResponse",
-                error_code=DENIED,
-                error_message=None,
-                resource_type=resource.resource_type,
-                resource_name=resource.resource_name,
-            )
-            for resource in request.resources
-        ),
-    )
-
-
-def describe_configs(request: Any) -> Any:
-    api = api_of(request)
-    return api.response(
-        throttle_time=NONE,
-        results=tuple(
-            api.response_part(
-                "DescribeConfigsResult",
-                error_code=DENIED,
-                error_message=None,
-                resource_type=resource.resource_type,
-                resource_name=resource.resource_name,
-                configs=(),
-            )
-            for resource in request.resources
-        ),
-    )
+AROUND: dict[str, dict[str, Any]] = {
+    "MetadataResponseTopic": {"brokers": (), "cluster_id": "c", "controller_id": 1},
+    "DescribeTopicPartitionsResponseTopic": {"next_cursor": None},
+}
+"""The other fields of an answer, by the row of its topics."""
+OF_NO_TOPIC: dict[str, Any] = {"topic_id": None, "is_internal": False, "partitions": ()}
+metadata = denied("topics", "MetadataResponseTopic", "name", **OF_NO_TOPIC)
+topic_partitions = denied(
+    "topics",
+    "DescribeTopicPartitionsResponseTopic",
+    "name",
+    topic_authorized_operations=-(2**31),
+    **OF_NO_TOPIC,
+)
+create_topics = denied(
+    "topics",
+    "CreatableTopicResult",
+    "name",
+    topic_id=None,
+    error_message="Authorization failed.",
+    configs=(),
+)
+create_partitions = denied("results", "CreatePartitionsTopicResult", "name", error_message=None)
+delete_topics = denied("responses", "DeletableTopicResult", "name", "topic_id", error_message=None)
+"""Kafka names a topic that was asked for by its id only to who may describe it."""
+RESOURCE = ("resource_type", "resource_name")
+resources = denied(
+    "responses", "AlterConfigsResourceResponse", *RESOURCE, asked="resources", error_message=None
+)
+describe_configs = denied(
+    "results",
+    "DescribeConfigsResult",
+    *RESOURCE,
+    asked="resources",
+    error_message=None,
+    configs=(),
+)
 
 
 def adding(code: ErrorCode) -> Callable[[Any], Any]:
