@@ -143,7 +143,7 @@ class TopicState:
         if report.phase == ABORTED:
             # Only the SQL update aborts a partition, and it aborts the whole topic.
             self.aborted = True
-        if report.waits_for is WaitsFor.TRACKING:
+        if report.waits_for is WaitsFor.TRACKING and self.stage is not Stage.TRACKING:
             self.untracked = True
 
     def _as_known(self, report: PartitionReport) -> PartitionReport:
@@ -287,7 +287,7 @@ class TopicState:
 
     def to_start(self) -> list[int]:
         """Partitions that may start now: a place is free until B0 is persisted."""
-        if self.paused or self.aborted:
+        if self.paused or self.aborted or self.untracked or self.stage is Stage.TRACKING:
             return []
         allowed = self.options.parallel_partitions
         if self.share is not None:

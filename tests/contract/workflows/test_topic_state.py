@@ -45,15 +45,19 @@ def drained(partition: int, round: int = 1) -> PartitionReport:
 
 
 def test_a_topic_that_a_partition_finds_untracked_gives_no_permit_before_it_is_tracked() -> None:
-    state = crossing(2)
+    state = crossing(3)
     state.receive(drained(0))
     state.receive(PartitionReport(1, Phase.DRAIN_TRANSACTIONS, "", waits_for=WaitsFor.TRACKING))
     assert (state.must_track_again, state.to_permit()) == (True, [])
+    assert state.to_start() == []
     state.stage, state.untracked = Stage.TRACKING, False
+    state.receive(PartitionReport(1, Phase.DRAIN_TRANSACTIONS, "", waits_for=WaitsFor.TRACKING))
+    assert not state.untracked, "that is being mended: its next try says whether it was"
+    assert state.to_start() == []
     state.receive(drained(1, round=2))
     assert (state.must_track_again, state.to_permit()) == (False, [])
     state.stage = Stage.CROSSING
-    assert state.to_permit() == [0, 1]
+    assert (state.to_permit(), state.to_start()) == ([0, 1], [2])
     state.untracked = state.sealed = True
     assert not state.must_track_again, "what the user had before the seal is not known any more"
 
