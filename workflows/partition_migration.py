@@ -192,6 +192,7 @@ class PartitionMigration:
         if phase is Phase.READINESS and is_ready(self._state):
             self._move_to(DONE)
             return
+        self._state.untracked = False  # the next try finds out
         self._enter(phase)
         if phase is Phase.READINESS and not self._state.tiering_since:
             self._state.tiering_since = now()
@@ -237,7 +238,7 @@ class PartitionMigration:
             case BoundaryObservation():
                 state.boundary, state.leader_epoch = result.boundary, result.leader_epoch
         self._failed_tries = 0
-        self._waiting_reason, state.untracked = "", False
+        self._waiting_reason = ""
         following = PHASE_ORDER.index(phase) + 1
         self._move_to(PHASE_ORDER[following] if following < len(PHASE_ORDER) else DONE)
 
@@ -394,7 +395,7 @@ class PartitionMigration:
             self._report()
 
     def _waits_because(self, reason: str, waits: Waits) -> None:
-        if reason == self._waiting_reason:
+        if reason == self._waiting_reason and not self._state.untracked:
             return
         self._waiting_reason, self._waits = reason, waits
         self._upsert()
