@@ -93,6 +93,7 @@ class TopicRun:
         self._deciding = asyncio.Lock()
         self._arming_failed: CallFailed | None = None
         self._reading_share = False
+        self._untracked_tries = 0
         self._ends_cancelled = False
 
     @property
@@ -185,6 +186,7 @@ class TopicRun:
                 await self._do(slow(TopicActivity.AWAIT_TRACKING), reraise=NOT_THERE)
                 await self._configs(ConfigStage.TRACKED)
                 await self._read_share()
+                self._untracked_tries = 0
                 self._move_to(Stage.CROSSING)
             case Stage.CROSSING:
                 if state.must_open:
@@ -295,13 +297,16 @@ class TopicRun:
         self, call: Call, given: Any, interrupted: Callable[[], bool], reraise: tuple[str, ...]
     ) -> Any:
         """As :meth:`RetryUntilSuccess.call`. Raises :class:`Interrupted` when the topic has to be
-        tracked again first, and may be."""
+        tracked again first, and may be; later and later while that is found as it is tracked."""
         try:
             return await self.retrying.call(call, given, interrupted, reraise)
         except CallFailed as failure:
             if failure.kind != failures.UNTRACKED or not self.state.may_track_again:
                 raise
             self.state.untracked = True
+            self._waits_because(failure.message, failure.waits)
+            self._untracked_tries += 1
+            await self.retrying.wait_before_retry(self._untracked_tries, self._urgent)
             raise Interrupted from failure
 
     async def _reconcile(self) -> None:

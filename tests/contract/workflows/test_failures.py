@@ -163,6 +163,50 @@ async def test_a_topic_that_is_not_tracked_any_more_is_tracked_and_armed_again(
     assert [name for name in called[again:] if name in expected][:4] == expected
 
 
+async def test_a_partition_that_finds_its_topic_untracked_once_has_it_tracked_again_once(
+    world: World, client: Client
+) -> None:
+    """Its next try says nothing of that before it has ended."""
+    world.script[Phase.DRAIN_TRANSACTIONS] = fails(failures.UNTRACKED)
+    async with world.worker(client):
+        outcome = await world.run(client, world.unhurried)
+    assert outcome.outcome == "hybrid"
+    assert world.count(TopicActivity.BEGIN_TRACKING) == 2
+
+
+async def test_a_partition_tells_each_time_that_it_finds_its_topic_untracked(
+    world: World, client: Client
+) -> None:
+    """Also for the same reason: another history was begun since."""
+    begun = iter([True, True, True])
+
+    def forget() -> None:
+        world.unknown = world.unknown or next(begun, False)
+
+    world.before[Phase.DRAIN_TRANSACTIONS] = forget
+    async with world.worker(client):
+        outcome = await world.run(client, world.unhurried)
+    assert outcome.outcome == "hybrid"
+    assert world.count(TopicActivity.BEGIN_TRACKING) == 4
+
+
+async def test_a_topic_that_is_found_untracked_as_it_is_tracked_is_not_begun_again_at_once(
+    world: World, client: Client
+) -> None:
+    world.script[TopicActivity.AWAIT_TRACKING] = fails(failures.UNTRACKED, times=4)
+    async with world.worker(client):
+        handle = await world.start(client, world.unhurried)
+        assert (await ended(handle)).outcome == "hybrid"
+        events = (await handle.fetch_history()).events
+    waits = [
+        event.timer_started_event_attributes.start_to_fire_timeout.ToTimedelta().total_seconds()
+        for event in events
+        if event.HasField("timer_started_event_attributes")
+    ]
+    assert waits[:4] == [0.5, 1, 2, 4]
+    assert world.count(TopicActivity.BEGIN_TRACKING) == 5
+
+
 async def test_a_topic_that_is_gone_from_postgres_before_it_is_tracked_is_tracked_once_more(
     world: World, client: Client
 ) -> None:
