@@ -49,7 +49,8 @@ LOOK_EVERY_S = 20.0
 """Two looks fit into a minute: what is not a tail is told when the second one sees it again, since
 brokers follow a change of configs, and replicas each other, one by one."""
 FOLLOW_AFTER_S = 5.0
-"""From the look that found a default changed to the next one, at which it may be followed."""
+"""From the look that found a default changed to the next one, at which it may be followed. What
+else was found before is seen a second time then, too."""
 
 
 class WatchGauges:
